@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from spark_kafka_sink.tools.arguments import new_parser as new_tool_parser
-from spark_kafka_sink.tools.arguments import pair
+from spark_kafka_sink.tools.arguments import parse_pair
 from spark_kafka_sink.tools.errors import UsageError
 from spark_kafka_sink.tools.sink_arguments import add_sink_arguments
 from spark_kafka_sink.tools.sink_arguments import sink_options as sink_options
@@ -38,7 +38,8 @@ def new_parser(name: str, description: str, examples: str) -> argparse.ArgumentP
     add = parser.add_argument_group("input").add_argument
     add("--input", metavar="PATH", help="file or directory; any path that Spark reads, like hdfs:// or s3a://")
     add("--input-format", metavar="NAME", help="csv, json, parquet or any Spark format (default: from the extension of --input)")
-    add("--input-option", type=pair, action="append", default=[], metavar="NAME=VALUE", help="for Spark's reader; repeatable")
+    option_help = "for Spark's reader; repeatable"
+    add("--input-option", type=parse_pair, action="append", default=[], metavar="NAME=VALUE", help=option_help)
     add("--schema", metavar="DDL", help="columns of the input, like 'id INT, name STRING' (default: found in the input)")
     add = parser.add_argument_group("records, as SQL expressions over the input's columns").add_argument
     key_help = "the key, a string or binary, like 'cast(id AS string)'; rows with equal keys go to one partition (default: none)"

@@ -40,7 +40,7 @@ from jobs.kafka_tools import console_consumer_command
 from jobs.kafka_wire import NewTopic, answers, create_topics
 from jobs.ports import HOST, claim_port, free_port
 from jobs.processes import POLL_S, command_line_of, process_start, wait_until
-from spark_kafka_sink.tools.arguments import pair, positive_int
+from spark_kafka_sink.tools.arguments import parse_pair, parse_positive_int
 from spark_kafka_sink.tools.errors import ToolError
 from spark_kafka_sink.tools.exit_codes import DONE, FAILED, run_tool
 from spark_kafka_sink.tools.words import count
@@ -413,7 +413,7 @@ def _last_lines(text: str) -> str:
 # COMMAND LINE
 
 
-parse_pair = partial(pair, form="key=value")
+parse_property = partial(parse_pair, form="key=value")
 
 
 def parse_topic(text: str) -> NewTopic:
@@ -422,7 +422,7 @@ def parse_topic(text: str) -> NewTopic:
     partitions, _, pairs = rest.partition(":")
     if not name or not (partitions or "1").isdigit() or not 1 <= int(partitions or "1") < 2**31:
         raise argparse.ArgumentTypeError(f"{text!r} is not name:partitions[:key=value,...]")
-    return NewTopic(name, int(partitions or "1"), config=dict(map(parse_pair, filter(None, pairs.split(",")))))
+    return NewTopic(name, int(partitions or "1"), config=dict(map(parse_property, filter(None, pairs.split(",")))))
 
 
 def parse_timeout(text: str) -> float:
@@ -447,14 +447,15 @@ def _parser() -> argparse.ArgumentParser:
     topic_form = "NAME:PARTITIONS[:KEY=VALUE,...]"
     add("--topic", type=parse_topic, action="append", default=[], metavar=topic_form, help="topic to create; repeatable")
     property_help = "broker property, without escapes; repeatable"
-    add("--set", type=parse_pair, action="append", default=[], metavar="KEY=VALUE", help=property_help)
+    add("--set", type=parse_property, action="append", default=[], metavar="KEY=VALUE", help=property_help)
     add("--heap", default=None, help=f"Java heap of each broker (default: {DEFAULT_HEAP})")
     add("--timeout", type=parse_timeout, default=START_TIMEOUT_S, help="seconds to wait for the broker (default: %(default)s)")
     stop = commands.add_parser("stop", help="stop the brokers that were started")
     stop.add_argument("--delete", action="store_true", help="delete their data too")
     read = commands.add_parser("read", help="show the first records of a topic: partition, key and value")
     read.add_argument("--topic", required=True, help="the topic")
-    read.add_argument("--max-records", type=positive_int, default=10, metavar="N", help="how many at most (default: %(default)s)")
+    max_help = "how many at most (default: %(default)s)"
+    read.add_argument("--max-records", type=parse_positive_int, default=10, metavar="N", help=max_help)
     commands.add_parser("status", help="show the brokers; exit code 0 if every broker runs, 3 if not")
     for command in commands.choices.values():
         command.add_argument("--work-dir", type=Path, default=argparse.SUPPRESS, help=argparse.SUPPRESS)

@@ -38,7 +38,7 @@ def tool_name(prog: str) -> str:
     return prog.rpartition(" ")[2].rpartition(".")[2]
 
 
-def pair(text: str, form: str = "NAME=VALUE") -> tuple[str, str]:
+def parse_pair(text: str, form: str = "NAME=VALUE") -> tuple[str, str]:
     """Split NAME=VALUE at the first `=`. Raises ArgumentTypeError, which shows `form` instead of the text."""
     name, equals, value = text.partition("=")
     if not name.strip() or not equals:
@@ -46,16 +46,16 @@ def pair(text: str, form: str = "NAME=VALUE") -> tuple[str, str]:
     return name.strip(), value
 
 
-def non_negative_int(text: str) -> int:
+def parse_non_negative_int(text: str) -> int:
     """Read a number of at least 0. Raises ArgumentTypeError."""
     if not text.isascii() or not text.isdecimal():
         raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of at least 0")
     return int(text)
 
 
-def positive_int(text: str) -> int:
+def parse_positive_int(text: str) -> int:
     """Read a whole number of at least 1. Raises ArgumentTypeError."""
-    number = non_negative_int(text)
+    number = parse_non_negative_int(text)
     if not number:
         raise argparse.ArgumentTypeError("0 is not at least 1")
     return number

@@ -14,7 +14,7 @@ USAGE = 2
 INTERRUPTED = 130  # 128 + SIGINT, as shells show it
 UNREAD = 141  # 128 + SIGPIPE: the program that read the output has ended
 
-FULL = (errno.ENOSPC, errno.EDQUOT)  # errors of the disk that the output is redirected to
+DISK_FULL_ERRNOS = (errno.ENOSPC, errno.EDQUOT)  # errors of the disk that the output is redirected to
 
 
 def run_tool(name: str, run: Callable[[], int]) -> int:
@@ -35,21 +35,21 @@ def run_tool(name: str, run: Callable[[], int]) -> int:
         _discard_output()
         return UNREAD
     except OSError as error:
-        if error.filename is not None or error.errno not in FULL:
+        if error.filename is not None or error.errno not in DISK_FULL_ERRNOS:
             raise
         _discard_output()
         print(f"{name}: error: the output cannot be written ({error.strerror}).", file=sys.stderr)
         return FAILED
     except Exception as error:
-        code = _code_of(error)
+        code = _exit_code_of(error)
         if code is None:
             raise
         print(f"{name}: error: {error}", file=sys.stderr)
         return code
 
 
-def _code_of(error: Exception) -> int | None:
-    """The exit code; None for an error whose text is not for the user. The start of a tool need not wait for these imports."""
+def _exit_code_of(error: Exception) -> int | None:
+    """The exit code; None for an error whose text is not for the user. Imports late, so that tools start fast."""
     from spark_kafka_sink.errors import ConfigError, KafkaError
     from spark_kafka_sink.tools.errors import ToolError, UsageError
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from spark_kafka_sink.tools.arguments import pair
+from spark_kafka_sink.tools.arguments import parse_pair
 from spark_kafka_sink.tools.errors import UsageError
 from spark_kafka_sink.tools.properties import SPELLINGS, option_name, read_properties
 
@@ -25,7 +25,7 @@ def add_sink_arguments(parser: argparse.ArgumentParser) -> None:
     add("--value-format", metavar="NAME", help=f"{formats_help} (valueFormat)")
     add("--key-format", metavar="NAME", help=f"{formats_help} (keyFormat)")
     option_help = "option of the sink, or kafka.<name> for the producer; overrides --config; repeatable"
-    add("--option", type=pair, action="append", default=[], metavar="NAME=VALUE", help=option_help)
+    add("--option", type=parse_pair, action="append", default=[], metavar="NAME=VALUE", help=option_help)
     config_help = "file with one NAME=VALUE per line, options of the sink and of the producer; put passwords here; repeatable, "
     config_help += "later files override earlier ones; samples are in conf/"
     add("--config", type=Path, action="append", default=[], metavar="FILE", help=config_help)

@@ -11,7 +11,7 @@ import pytest
 
 from jobs.broker_config import LocalNode, new_cluster_id, write_properties
 from jobs.kafka_wire import NewTopic, answers
-from jobs.local_kafka import LocalKafka, main, parse_pair, parse_topic
+from jobs.local_kafka import LocalKafka, main, parse_property, parse_topic
 from jobs.ports import FREE_PORTS, HOST
 from jobs.processes import process_start
 from spark_kafka_sink.tools.errors import ToolError
@@ -32,7 +32,7 @@ def test_what_is_no_topic_is_a_usage_error(text: str) -> None:
 
 
 def test_a_property_may_hold_equals_signs() -> None:
-    assert parse_pair("sasl.jaas.config=x username=y;") == ("sasl.jaas.config", "x username=y;")
+    assert parse_property("sasl.jaas.config=x username=y;") == ("sasl.jaas.config", "x username=y;")
 
 
 def test_a_port_in_use_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -7,7 +7,7 @@ from unittest.mock import Mock
 
 import pytest
 
-from spark_kafka_sink.tools.patience import PATIENCE_S, word_after
+from spark_kafka_sink.tools.patience import PATIENCE_S, say_if_slow
 
 LIMIT_S = 60
 
@@ -20,7 +20,7 @@ def test_a_word_is_said_once_while_the_block_runs() -> None:
         words.append("still at it")
         said.set()
 
-    with word_after(say, 0):
+    with say_if_slow(say, 0):
         assert said.wait(LIMIT_S)
     assert words == ["still at it"]
 
@@ -30,7 +30,7 @@ def test_after_the_block_nothing_is_said_and_no_thread_is_left(error: BaseExcept
     words: list[str] = []
     before = set(threading.enumerate())
     try:
-        with word_after(lambda: words.append("late"), LIMIT_S):
+        with say_if_slow(lambda: words.append("late"), LIMIT_S):
             (timer,) = set(threading.enumerate()) - before
             if error is not None:
                 raise error
@@ -44,7 +44,7 @@ def test_after_the_block_nothing_is_said_and_no_thread_is_left(error: BaseExcept
 def test_the_word_comes_after_the_seconds_that_it_names(monkeypatch: pytest.MonkeyPatch) -> None:
     timer = Mock()
     monkeypatch.setattr(threading, "Timer", timer)
-    with word_after(lambda: None):
+    with say_if_slow(lambda: None):
         pass
     ((after_s, _), _) = timer.call_args
     assert PATIENCE_S < after_s < PATIENCE_S + 1

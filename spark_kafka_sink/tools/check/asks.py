@@ -19,7 +19,7 @@ from spark_kafka_sink.protocol.messages.find_coordinator import KeyType
 from spark_kafka_sink.tools.check.exactly_once import BROKER_MAX_TIMEOUT
 from spark_kafka_sink.tools.check.topics import AUTO_CREATE, TOPIC_SETTINGS
 
-CHECKED_ID, MAY_WRITE, GROUP = "id", "may write", "group"
+ID_ASK, WRITE_ASK, GROUP_ASK = "describe id", "may write to id", "group"  # names of asks
 
 
 class TimedOutcome(NamedTuple):
@@ -51,9 +51,9 @@ def asks_about_prefix(names: PrefixNames, nodes: Sequence[int]) -> dict[Hashable
     coordinator = CoordinatorKey(KeyType.TRANSACTION, names.check_id)
     listing = ListTransactions(tuple(sorted(map(str, UNFINISHED))))
     asks: dict[Hashable, Ask[Any, Any]] = {
-        CHECKED_ID: Ask(coordinator, DescribeTransactions(), names.check_id),
-        MAY_WRITE: Ask(coordinator, MayWriteToId(), names.check_id),
-        GROUP: Ask(CoordinatorKey(KeyType.GROUP, names.aborted_group), GroupPermissions(), names.aborted_group),
+        ID_ASK: Ask(coordinator, DescribeTransactions(), names.check_id),
+        WRITE_ASK: Ask(coordinator, MayWriteToId(), names.check_id),
+        GROUP_ASK: Ask(CoordinatorKey(KeyType.GROUP, names.aborted_group), GroupPermissions(), names.aborted_group),
         BROKER_MAX_TIMEOUT: Ask(ANY_BROKER, DescribeBrokerConfig(), BROKER_MAX_TIMEOUT),
     }
     return asks | {("listed", node): Ask(Broker(node), listing, names.id_prefix) for node in nodes}
@@ -62,14 +62,14 @@ def asks_about_prefix(names: PrefixNames, nodes: Sequence[int]) -> dict[Hashable
 def timed_outcomes(
     client: RequestClient, asks: Mapping[Hashable, Ask[Any, Any]], timeout_ms: int
 ) -> dict[Hashable, TimedOutcome]:
-    """The outcome of each ask by its name. Blocks until all asks have an outcome, `timeout_ms` at most."""
+    """The outcome of each ask, by the name of the ask. Blocks until all asks have an outcome, `timeout_ms` at most."""
     start_ms = client.clock.now_ms()
     durations_ms = [0] * len(asks)
 
-    def note(position: int) -> None:
+    def note_duration(position: int) -> None:
         durations_ms[position] = client.clock.now_ms() - start_ms
 
-    outcomes: list[Any] = client.ask(list(asks.values()), timeout_ms, note)
+    outcomes: list[Any] = client.ask(list(asks.values()), timeout_ms, note_duration)
     return {name: TimedOutcome(outcome, ms) for name, outcome, ms in zip(asks, outcomes, durations_ms, strict=True)}
 
 

@@ -23,7 +23,7 @@ from spark_kafka_sink.tools.check.inspection import Inspection
 from spark_kafka_sink.tools.check.output import Origin, Screen
 from spark_kafka_sink.tools.check.results import CheckResult, Light, worst_light
 from spark_kafka_sink.tools.exit_codes import DONE, FAILED, run_tool
-from spark_kafka_sink.tools.patience import PATIENCE_S, word_after
+from spark_kafka_sink.tools.patience import PATIENCE_S, say_if_slow
 from spark_kafka_sink.tools.sink_arguments import add_sink_arguments, sink_options
 
 PROG = "pykafka-sink check"
@@ -79,7 +79,7 @@ def run(arguments: argparse.Namespace, name: str) -> int:
     screen.begin(origin())
     results: list[CheckResult] = []
     # The results say what warnings in the log would say.
-    with stderr_log.without_warnings(logging.CRITICAL), word_after(lambda: _say_it_takes_long(name)):
+    with stderr_log.without_warnings(logging.CRITICAL), say_if_slow(lambda: _say_it_takes_long(name)):
         for result in inspection.results():
             results.append(result)
             screen.show(result)

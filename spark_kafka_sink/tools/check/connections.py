@@ -17,7 +17,7 @@ from spark_kafka_sink.tools.check.results import CheckResult, Light, green, merg
 from spark_kafka_sink.tools.words import count
 
 SECONDS_PER_DAY = 86_400
-FEW_DAYS = 14  # a certificate that is valid for fewer days is yellow
+MIN_DAYS_LEFT = 14  # a certificate that is valid for fewer days is yellow
 SELF_EVIDENT = ("KAFKA_NETWORK", "KAFKA_ERROR")  # conditions that say no more than the message
 NO_ANSWER = KafkaError("no answer")
 TLS_FAILED = "KAFKA_SSL_AUTHENTICATION_FAILED"
@@ -58,7 +58,7 @@ def judge_contacts(
 ) -> list[CheckResult]:
     """Judge all contacts stage by stage: first all names, then all connections, and so on."""
     results = merge_results(judge_name(each, servers) for each in contacts)
-    results += [judge_reach(each, servers) for each in contacts if each.has_begun(Stage.REACH)]
+    results += [judge_broker(each, servers) for each in contacts if each.has_begun(Stage.BROKER)]
     if config.security_protocol in ("SSL", "SASL_SSL"):
         is_name_checked = config.ssl_endpoint_identification_algorithm != ""
         tls_contacts = [each for each in contacts if each.has_begun(Stage.TLS)]
@@ -83,7 +83,7 @@ def _failed_check(stage: Stage, error: KafkaError) -> str:
         return Stage.TLS.value
     if stage in (Stage.VERSION, Stage.METADATA) and isinstance(error, AuthenticationError):
         return Stage.LOGIN.value
-    return Stage.REACH.value if stage is Stage.METADATA else stage.value
+    return Stage.BROKER.value if stage is Stage.METADATA else stage.value
 
 
 def judge_name(contact: Contact, servers: Servers) -> CheckResult:
@@ -96,10 +96,10 @@ def judge_name(contact: Contact, servers: Servers) -> CheckResult:
     return _failure(contact, servers, f"correct the name in {servers.source}; {addition}")
 
 
-def judge_reach(contact: Contact, servers: Servers) -> CheckResult:
+def judge_broker(contact: Contact, servers: Servers) -> CheckResult:
     """Green if one of the addresses accepts connections; says which do not."""
-    if contact.has_passed(Stage.REACH):
-        return green("broker", contact.server, _connection_in_words(contact, servers), contact.durations_ms[Stage.REACH])
+    if contact.has_passed(Stage.BROKER):
+        return green("broker", contact.server, _connection_in_words(contact, servers), contact.durations_ms[Stage.BROKER])
     return _failure(contact, servers, f"start the broker, or correct host and port in {servers.source}; look for firewalls")
 
 
@@ -116,7 +116,7 @@ def _connection_in_words(contact: Contact, servers: Servers) -> str:
 
 
 def judge_tls(contact: Contact, servers: Servers, now_s: float, *, is_name_checked: bool) -> CheckResult:
-    """Judge handshake and certificate; yellow if the certificate or its chain is valid for fewer than FEW_DAYS."""
+    """Judge handshake and certificate; yellow if the certificate or its chain is valid for fewer than MIN_DAYS_LEFT."""
     peer = contact.peer
     if not contact.has_passed(Stage.TLS):
         has_expired = peer is not None and (_days_left(peer, now_s) or 0) < 0
@@ -128,7 +128,7 @@ def judge_tls(contact: Contact, servers: Servers, now_s: float, *, is_name_check
     name = "its name matches" if is_name_checked else "its name is not checked (ssl.endpoint.identification.algorithm)"
     finding = f"{printable(peer.version)}, {printable(peer.cipher)}, {_certificate(peer, now_s)}; {name}"
     days_left = _days_left(peer, now_s)
-    if days_left is not None and days_left < FEW_DAYS:
+    if days_left is not None and days_left < MIN_DAYS_LEFT:
         return yellow("TLS", contact.server, finding, "renew the certificate soon", ms)
     return green("TLS", contact.server, finding, ms)
 
@@ -187,7 +187,7 @@ def _first_end(peer: TlsPeer) -> float | None:
 def judge_login(contact: Contact, servers: Servers, mechanism: str) -> CheckResult:
     """Green if the login succeeded; says as which user."""
     if contact.has_passed(Stage.LOGIN):
-        return green("login", contact.server, f"{printable(contact.who)}, {mechanism}", contact.durations_ms[Stage.LOGIN])
+        return green("login", contact.server, f"{printable(contact.user)}, {mechanism}", contact.durations_ms[Stage.LOGIN])
     remedy = f"correct user, password or token, or have the listener enable {mechanism}; the broker's log may say more"
     return _failure(contact, servers, remedy)
 

@@ -34,7 +34,7 @@ from spark_kafka_sink.protocol.messages.metadata import MetadataRequest, Metadat
 from spark_kafka_sink.protocol.schema import Request
 
 NODE = 0  # each Selector here has one connection
-THREAD_GRACE_MS = 200  # for threads whose time is over to report what they were waiting for
+THREAD_GRACE_MS = 200  # for threads whose time is over, to report what they waited for
 CERTIFICATE_LIMIT_MS = 1_000  # how long a second handshake may take, to see a certificate that was not accepted
 
 
@@ -42,7 +42,7 @@ class Stage(StrEnum):
     """The steps of a contact, in this order."""
 
     NAME = "name"
-    REACH = "broker"
+    BROKER = "broker"
     TLS = "TLS"
     LOGIN = "login"
     VERSION = "version"
@@ -58,7 +58,7 @@ class Contact:
         addresses: those that DNS has for its name.
         unreached_addresses: those without a connection, and why.
         peer: the server's certificate and cipher, with TLS; also if the certificate was not accepted.
-        who: the user that has logged in, in words; empty without SASL.
+        user: who has logged in, in words; empty without SASL.
         mechanisms: the SASL mechanisms that the listener offers, if it was asked.
         durations_ms: how long each stage took that has succeeded.
         failed_stage_ms: how long the failed stage took.
@@ -71,7 +71,7 @@ class Contact:
     addresses: tuple[str, ...] = ()
     unreached_addresses: tuple[str, ...] = ()
     peer: TlsPeer | None = None
-    who: str = ""
+    user: str = ""
     mechanisms: tuple[str, ...] = ()
     versions: NodeApiVersions | None = None
     metadata: MetadataResponse | None = None
@@ -105,8 +105,8 @@ def make_contacts(
     """
     contacts = [Contact(host, port) for host, port in servers]
     left_ms = deadline_ms - clock.now_ms()
-    steps = [_Steps(each, config, login, clock, deadline_ms - THREAD_GRACE_MS) for each in contacts]
-    outcomes = outcomes_within([partial(each.take, resolve_host) for each in steps], left_ms, clock)
+    runs = [_ContactRun(each, config, login, clock, deadline_ms - THREAD_GRACE_MS) for each in contacts]
+    outcomes = outcomes_within([partial(each.run, resolve_host) for each in runs], left_ms, clock)
     copies = [replace(each, durations_ms=dict(each.durations_ms)) for each in contacts]
     for contact, outcome in zip(copies, outcomes, strict=True):
         contact.error = _late_error(left_ms) if outcome is None else outcome.error
@@ -119,8 +119,8 @@ def _late_error(within_ms: int) -> KafkaError:
     return NetworkError(f"no answer within {within_ms:,} ms")
 
 
-class _Steps:
-    """All steps of one contact, on its thread."""
+class _ContactRun:
+    """Takes all steps of one contact, on a thread of its own."""
 
     def __init__(self, contact: Contact, config: ProducerConfig, login: Login | None, clock: Clock, deadline_ms: int) -> None:
         self._contact = contact
@@ -132,20 +132,20 @@ class _Steps:
         self._connection = Connection(config.client_id)
         self._transport: Transport | None = None  # the newest one
 
-    def take(self, resolve_host: Resolver) -> None:
-        """Take one step after another. Raises KafkaError for the one that fails."""
+    def run(self, resolve_host: Resolver) -> None:
+        """Take one step after another. Raises KafkaError for the step that fails."""
         try:
-            self._take(resolve_host)
+            self._take_steps(resolve_host)
         finally:
             self._contact.failed_stage_ms = self._clock.now_ms() - self._start_ms
 
-    def _take(self, resolve_host: Resolver) -> None:
+    def _take_steps(self, resolve_host: Resolver) -> None:
         contact = self._contact
         addresses = look_up(resolve_host, contact.host, contact.port)
         contact.addresses = tuple(str(each.socket_address[0]) for each in addresses)
-        self._pass_to(Stage.REACH)
-        with closing(self._selector(transport_factory(self._config))) as selector:
-            self._reach(selector, addresses)
+        self._pass_to(Stage.BROKER)
+        with closing(self._new_selector(transport_factory(self._config))) as selector:
+            self._connect_to_any(selector, addresses)
             session = self._shake_hands(selector)
             contact.versions, contact.mechanisms = session.api_versions, session.mechanisms
             self._pass_to(Stage.METADATA)
@@ -153,15 +153,15 @@ class _Steps:
             self._pass_to(Stage.DONE)
 
     def _pass_to(self, stage: Stage) -> None:
-        """The present stage has succeeded, and the next begins."""
+        """Note that the present stage has succeeded, and begin the given one."""
         now_ms = self._clock.now_ms()
         self._contact.durations_ms[self._contact.stage] = now_ms - self._start_ms
         self._contact.stage, self._start_ms = stage, now_ms
 
     # TCP AND TLS
 
-    def _selector(self, open_transport: Callable[[Address], Transport]) -> Selector:
-        """A new Selector, whose transports become `_transport` one after another."""
+    def _new_selector(self, open_transport: Callable[[Address], Transport]) -> Selector:
+        """A Selector that keeps its newest transport in `_transport`."""
 
         def open_and_keep(address: Address) -> Transport:
             self._transport = open_transport(address)
@@ -169,7 +169,7 @@ class _Steps:
 
         return Selector(self._clock, connections_max_idle_ms=-1, open_transport=open_and_keep)
 
-    def _reach(self, selector: Selector, addresses: Sequence[Address]) -> None:
+    def _connect_to_any(self, selector: Selector, addresses: Sequence[Address]) -> None:
         """Connect to the first address that accepts connections. Each address gets an equal part of the time that is left."""
         for number, address in enumerate(addresses):
             left_ms = self._deadline_ms - self._clock.now_ms()
@@ -211,14 +211,14 @@ class _Steps:
         transport = self._transport
         if not isinstance(transport, TlsTransport):
             return
-        if transport.is_reached and self._contact.stage is Stage.REACH:
+        if transport.is_reached and self._contact.stage is Stage.BROKER:
             self._pass_to(Stage.TLS)
         self._contact.peer = transport.peer() or self._contact.peer
 
     def _look_at_certificate(self, address: Address) -> TlsPeer | None:
         """Get the certificate that was not accepted, in another handshake. Sends nothing else. None if it cannot be seen."""
         deadline_ms = min(self._deadline_ms, self._clock.now_ms() + CERTIFICATE_LIMIT_MS)
-        with closing(self._selector(TlsConnector(self._config).of_any_certificate())) as selector:
+        with closing(self._new_selector(TlsConnector(self._config).of_any_certificate())) as selector:
             disconnect = self._try_to_connect(selector, address, deadline_ms)
         return None if disconnect is not None else self._contact.peer
 
@@ -242,7 +242,7 @@ class _Steps:
     def _note_login(self, step: HandshakeRequest) -> None:
         """Pass on to VERSION after the login: the handshake then asks for the versions again, and not in version 0."""
         if self._contact.stage is Stage.LOGIN and step.message.API_KEY is ApiKey.API_VERSIONS and step.version > 0:
-            self._contact.who = "" if self._login is None else self._login.who
+            self._contact.user = "" if self._login is None else self._login.who
             self._pass_to(Stage.VERSION)
 
     def _ask_for_brokers(self, selector: Selector, session: Session) -> MetadataResponse:

@@ -9,7 +9,7 @@ from spark_kafka_sink.admin.transaction_operations import ListedTransaction, Tra
 from spark_kafka_sink.errors import AuthorizationError, KafkaError, UnsupportedVersionError, printable
 from spark_kafka_sink.exactly_once.names import PrefixNames
 from spark_kafka_sink.protocol.permissions import AclOperation
-from spark_kafka_sink.tools.check.results import FIND_OUT, CheckResult, green, number_in_setting, red, remedy_for, yellow
+from spark_kafka_sink.tools.check.results import WRITE_FINDS_OUT, CheckResult, green, number_in_setting, red, remedy_for, yellow
 from spark_kafka_sink.tools.words import count
 
 BROKER_MAX_TIMEOUT = "transaction.max.timeout.ms"
@@ -22,7 +22,7 @@ class CheckedPrefix:
 
     Args:
         names: makes the ids and groups of the prefix.
-        describe_error: why the coordinator has not described an id of the prefix; None: it has.
+        describe_error: why the coordinator has not described an id of the prefix; None: the coordinator has.
         write_error: why the user may not WRITE to that id, or why that is not known; None: the user may.
         group_permissions: what the user may do with a group of the prefix; None: brokers do not tell.
         is_written: whether `--write` has written in a transaction.
@@ -52,7 +52,7 @@ def judge_ids(prefix: CheckedPrefix) -> CheckResult:
         remedy = "look at the brokers, and at the replicas of the topic __transaction_state"
         return red(check, prefix.subject, finding, remedy, ms)
     if prefix.write_error is not None and not prefix.is_written:
-        return yellow(check, prefix.subject, f"WRITE: {FIND_OUT} ({prefix.write_error})", ms=ms)
+        return yellow(check, prefix.subject, f"WRITE: {WRITE_FINDS_OUT} ({prefix.write_error})", ms=ms)
     return green(check, prefix.subject, "a coordinator answers; WRITE is granted", ms)
 
 
@@ -93,7 +93,7 @@ def judge_timeout(
         is_denied = isinstance(answer, AuthorizationError)
         why = f" ({answer})" if isinstance(answer, KafkaError) and not is_denied else ""
         remedy = "grant the user DESCRIBE_CONFIGS on the cluster" if is_denied else ""
-        return yellow(check, "", f"{BROKER_MAX_TIMEOUT}: {FIND_OUT}{why}; {text}", remedy, ms)
+        return yellow(check, "", f"{BROKER_MAX_TIMEOUT}: {WRITE_FINDS_OUT}{why}; {text}", remedy, ms)
     if configured_ms is not None and configured_ms > limit_ms:
         remedy = f"lower {OUR_TIMEOUT}, or leave it out: a write then takes what brokers allow"
         return red(check, "", f"{OUR_TIMEOUT}={configured_ms} is above the brokers' {BROKER_MAX_TIMEOUT}={limit_ms}", remedy, ms)

@@ -28,9 +28,9 @@ from spark_kafka_sink.network.tls.connector import TlsConnector
 from spark_kafka_sink.protocol.messages.metadata import MetadataResponseBroker
 from spark_kafka_sink.protocol.permissions import AclOperation
 from spark_kafka_sink.tools.check.asks import (
-    CHECKED_ID,
-    GROUP,
-    MAY_WRITE,
+    GROUP_ASK,
+    ID_ASK,
+    WRITE_ASK,
     TimedOutcome,
     asks_about_prefix,
     asks_about_topics,
@@ -198,7 +198,7 @@ class Inspection:
         return self._config.transaction_timeout_ms if "transaction.timeout.ms" in self._config.given_keys else None
 
     def _judge_prefix(self, outcomes: Mapping[Hashable, TimedOutcome], *, is_written: bool) -> Iterator[CheckResult]:
-        description, permission, group = (outcomes[each] for each in (CHECKED_ID, MAY_WRITE, GROUP))
+        description, permission, group = (outcomes[each] for each in (ID_ASK, WRITE_ASK, GROUP_ASK))
         ms = (max(description.ms, permission.ms), group.ms)
         prefix = CheckedPrefix(self._names, description.error, permission.error, group.value, is_written, ms)
         yield judge_ids(prefix)

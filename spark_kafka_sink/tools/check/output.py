@@ -68,7 +68,7 @@ def heading(origin: Origin) -> str:
 
 def line(result: CheckResult, columns: int = 0) -> str:
     """A result in one line. If it is longer than `columns`, those of a terminal, it is wrapped and indented; 0: no terminal."""
-    more = f" and {len(result.also)} more" if result.also else ""
+    more = f" and {len(result.other_subjects)} more" if result.other_subjects else ""
     name = f"{result.check} {result.subject}{more}".rstrip()
     head = f"{result.light:<6} {result.ms:>6,} ms  {printable(name):<{NAME_COLUMNS}}  "
     text = printable(_sentences(result), MAX_CHARACTERS)
@@ -105,7 +105,7 @@ def json_line(result: CheckResult) -> str:
         {
             "check": result.check,
             "subject": result.subject,
-            "also": result.also,
+            "also": result.other_subjects,
             "result": result.light,
             "found": result.finding,
             "remedy": result.remedy,

@@ -25,7 +25,7 @@ from spark_kafka_sink.tools.check.asks import TimedOutcome
 from spark_kafka_sink.tools.check.results import CheckResult, green, red, remedy_for, yellow
 
 REGISTRY_CHECK, SUBJECT = "registry", "subject"
-LAST_ANSWER_MS = 300  # kept to look at the last answer
+LAST_ANSWER_GRACE_MS = 300  # to judge the last answer
 
 Work = Callable[[], Any]
 
@@ -47,20 +47,20 @@ def registry_results(options: SinkOptions, clock: Clock, left_ms: int) -> list[C
     if config is None or not parts:
         return []
     try:
-        return list(_results(options, config, parts, _Asking(config, clock, left_ms)))
+        return list(_results(options, config, parts, _RegistryQuestions(config, clock, left_ms)))
     except ConfigError as error:  # urllib3 or a certificate is missing, or https_proxy is no URL
         return [red(REGISTRY_CHECK, "", str(error), remedy_for(error))]
 
 
 def _results(
-    options: SinkOptions, config: RegistryConfig, parts: Sequence[PartOptions], asking: _Asking
+    options: SinkOptions, config: RegistryConfig, parts: Sequence[PartOptions], questions: _RegistryQuestions
 ) -> Iterator[CheckResult]:
     addresses = config.schema_registry_url
     subjects = [_subject(each, config, options.topic) for each in parts]
-    works: list[Work] = [asking.registry(address).default_compatibility for address in addresses]
+    works: list[Work] = [questions.registry(address).default_compatibility for address in addresses]
     for part, subject in zip(parts, subjects, strict=True):
-        works += asking.questions_about(part, subject)
-    answers = asking.answers(works)
+        works += questions.works_of(part, subject)
+    answers = questions.answers(works)
     address_answers = answers[: len(addresses)]
     yield from judge_addresses(addresses, address_answers, config)
     if any(is_reached(each) for each in address_answers):
@@ -84,11 +84,11 @@ def _subject(part: PartOptions, config: RegistryConfig, topic: str | None) -> st
     return subject_for(config, part.part, topic, f"{part.record_namespace}.{name}" if part.record_namespace else name)
 
 
-class _Asking:
+class _RegistryQuestions:
     """Asks each question on a thread of its own, without retries, within `left_ms`."""
 
     def __init__(self, config: RegistryConfig, clock: Clock, left_ms: int) -> None:
-        limit_ms = max(min(config.schema_registry_default_api_timeout_ms, left_ms - LAST_ANSWER_MS), 1)
+        limit_ms = max(min(config.schema_registry_default_api_timeout_ms, left_ms - LAST_ANSWER_GRACE_MS), 1)
         self._config = replace(config, schema_registry_max_retries=0, schema_registry_default_api_timeout_ms=limit_ms)
         self._clock = clock
         self._left_ms = left_ms
@@ -97,8 +97,8 @@ class _Asking:
     def registry(self, address: RegistryAddress) -> SchemaRegistry:
         return SchemaRegistry(replace(self._config, schema_registry_url=(address,)), self._clock)
 
-    def questions_about(self, part: PartOptions, subject: str | ConfigError) -> list[Work]:
-        """The two questions about a part: its schema, and the compatibility mode of the subject."""
+    def works_of(self, part: PartOptions, subject: str | ConfigError) -> list[Work]:
+        """The works that ask the two questions about a part: its schema, and the compatibility mode of the subject."""
         if isinstance(subject, ConfigError):
             return [lambda: None, lambda: None]
         registry, schema = self._registry_of_all, part.schema
@@ -123,7 +123,7 @@ class _Asking:
 
 
 def is_reached(answer: TimedOutcome) -> bool:
-    """Whether the registry has answered. It may deny the user the answer, or not know the subject."""
+    """Whether the registry has answered, if only that it denies the user the answer or does not know the subject."""
     condition = answer.value.condition if isinstance(answer.value, KafkaError) else registry_errors.NOT_ALLOWED
     return condition in {registry_errors.NOT_ALLOWED, registry_errors.SUBJECT_NOT_FOUND}
 

@@ -1,7 +1,7 @@
 """Finds the release of Apache Kafka from a broker's answer to ApiVersions, which does not name it.
 
 Brokers with KRaft since 3.3 report the newest metadata.version that they support, which each release raises. For other brokers,
-the newest version of a request that they accept decides. Some releases brought none, so the result is a range of releases.
+the newest version of a request that they accept decides. Some releases brought none: the result is a range.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ FIRST_TESTED: Release = (2, 8)
 FIRST_WITH_LISTS: Release = (3, 0)  # of transactions
 
 # The highest level of metadata.version in each release (Kafka's MetadataVersion).
-_LAST_LEVELS: tuple[tuple[int, Release], ...] = (
+_MAX_LEVELS: tuple[tuple[int, Release], ...] = (
     (7, (3, 3)), (8, (3, 4)), (11, (3, 5)), (14, (3, 6)), (19, (3, 7)), (20, (3, 8)), (21, (3, 9)),
     (25, (4, 0)), (27, (4, 1)), (29, (4, 2)), (30, (4, 3)),
 )  # fmt: skip
-# Newest first: a version of a request, the release that brought it, and the last release before that of the line above.
+# Newest first: a version of a request, the first release that accepts it, and the last one that accepts nothing newer.
 _FIRST_VERSIONS: tuple[tuple[ApiKey, int, Release, Release], ...] = (
     (ApiKey.OFFSET_FETCH, 10, (4, 2), (4, 2)),
     (ApiKey.PRODUCE, 13, (4, 1), (4, 1)),
@@ -46,7 +46,7 @@ _FIRST_VERSIONS: tuple[tuple[ApiKey, int, Release, Release], ...] = (
 
 
 class Releases(NamedTuple):
-    """A range of releases. `last` is None for a broker that is newer than this client knows."""
+    """A range of releases. `last` is None for a broker of a release that this client does not know yet."""
 
     first: Release
     last: Release | None
@@ -66,8 +66,8 @@ def releases_of(versions: NodeApiVersions) -> Releases | None:
     """The releases that a broker may be of; None if it does not accept this client's format of batches."""
     level = versions.supported_features.get(METADATA_VERSION)
     if level is not None:
-        known_release = next((release for last, release in _LAST_LEVELS if level <= last), None)
-        return Releases(_LAST_LEVELS[-1][1], last=None) if known_release is None else Releases(known_release, known_release)
+        known_release = next((release for max_level, release in _MAX_LEVELS if level <= max_level), None)
+        return Releases(_MAX_LEVELS[-1][1], last=None) if known_release is None else Releases(known_release, known_release)
     for api_key, version, first, last in _FIRST_VERSIONS:
         if versions.max_version(api_key) >= version:
             return Releases(first, last)

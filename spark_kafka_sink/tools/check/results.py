@@ -8,8 +8,8 @@ from enum import StrEnum
 
 from spark_kafka_sink.errors import KafkaError
 
-MAX_DIGITS = 19  # of a long
-FIND_OUT = "not known; `--write` finds out"
+MAX_DIGITS = 19  # of Java's long
+WRITE_FINDS_OUT = "not known; `--write` finds out"
 
 
 class Light(StrEnum):
@@ -30,7 +30,7 @@ class CheckResult:
         finding: what was found, a phrase.
         remedy: what to do about it, a phrase; empty if nothing. Whatever is red has one.
         ms: how long it took to find out.
-        also: further subjects with the same result.
+        other_subjects: those with the same result.
     """
 
     check: str
@@ -39,7 +39,7 @@ class CheckResult:
     finding: str
     remedy: str = ""
     ms: int = 0
-    also: tuple[str, ...] = ()
+    other_subjects: tuple[str, ...] = ()
 
 
 def green(check: str, subject: str, finding: str, ms: int = 0) -> CheckResult:
@@ -60,13 +60,13 @@ def merge_results(results: Iterable[CheckResult]) -> list[CheckResult]:
     for each in results:
         results_by_text.setdefault((each.check, each.light, each.finding, each.remedy), []).append(each)
     return [
-        replace(group[0], ms=max(each.ms for each in group), also=tuple(each.subject for each in group[1:]))
+        replace(group[0], ms=max(each.ms for each in group), other_subjects=tuple(each.subject for each in group[1:]))
         for group in results_by_text.values()
     ]
 
 
 def number_in_setting(answer: object) -> int | None:
-    """Read a number from the text of a setting; None for an error, or for anything else."""
+    """Read a number from the text of a setting; None for an error, and for any other text."""
     is_number = isinstance(answer, str) and answer.isascii() and answer.isdecimal() and len(answer) <= MAX_DIGITS
     return int(str(answer)) if is_number else None
 

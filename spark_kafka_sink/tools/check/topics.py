@@ -11,13 +11,13 @@ from spark_kafka_sink.config.producer_rules import ACKS_ALL
 from spark_kafka_sink.errors import AuthorizationError, KafkaError, printable, printable_list
 from spark_kafka_sink.protocol.messages.metadata import MetadataResponsePartition
 from spark_kafka_sink.protocol.permissions import AclOperation
-from spark_kafka_sink.tools.check.results import FIND_OUT, CheckResult, green, number_in_setting, red, remedy_for, yellow
+from spark_kafka_sink.tools.check.results import WRITE_FINDS_OUT, CheckResult, green, number_in_setting, red, remedy_for, yellow
 from spark_kafka_sink.tools.words import count
 
 AUTO_CREATE = "auto.create.topics.enable"
 MIN_IN_SYNC, MAX_BYTES, COMPRESSION, CLEANUP = "min.insync.replicas", "max.message.bytes", "compression.type", "cleanup.policy"
 TOPIC_SETTINGS = (MIN_IN_SYNC, MAX_BYTES, COMPRESSION, CLEANUP)
-OF_THE_PRODUCER = "producer"  # compression.type: brokers keep the codec of the batch
+PRODUCER_CODEC = "producer"  # the compression.type with which brokers keep the codec of the batch
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +46,7 @@ class CheckedTopic:
 
 
 def judge_topic(topic: CheckedTopic, config: ProducerConfig, *, must_exist: bool) -> list[CheckResult]:
-    """Judge all about one topic.
+    """Judge a topic as a whole.
 
     Args:
         must_exist: whether the topic must exist before the write, because exactly-once commits offsets that name it.
@@ -69,7 +69,7 @@ def judge_topic(topic: CheckedTopic, config: ProducerConfig, *, must_exist: bool
 
 
 def judge_missing(topic: CheckedTopic, *, must_exist: bool) -> CheckResult:
-    """Yellow if brokers create the topic at the first write, and it need not exist before; otherwise red."""
+    """Yellow if the first write may create the topic; otherwise red."""
     creation = f"correct the name, or create it: kafka-topics.sh --create --topic {topic.subject}"
     if topic.can_be_created and not must_exist:
         remedy = f"{creation}; so created, it has the brokers' num.partitions and default.replication.factor"
@@ -104,7 +104,7 @@ def judge_replicas(topic: CheckedTopic, description: TopicDescription, acks: int
     """With acks=all, brokers reject rows for a partition with fewer in-sync replicas than min.insync.replicas."""
     partitions, ms = description.partitions, max(topic.ms)
     fewest_in_sync = min((len(each.isr_nodes) for each in partitions), default=0)
-    min_in_sync = _number(topic.settings, MIN_IN_SYNC)
+    min_in_sync = _number_setting(topic.settings, MIN_IN_SYNC)
     state = f"{_replicas_in_words(partitions)}; {MIN_IN_SYNC}={'?' if min_in_sync is None else min_in_sync}"
     partitions_behind = [each for each in partitions if len(each.isr_nodes) < len(each.replica_nodes)]
     if min_in_sync is not None and fewest_in_sync < min_in_sync:
@@ -133,7 +133,7 @@ def _replicas_in_words(partitions: Sequence[MetadataResponsePartition]) -> str:
     return f"{min(in_sync)} to {max(in_sync)} of {min(replicas)} to {max(replicas)} replicas in sync"
 
 
-def _number(settings: Mapping[str, str] | KafkaError, name: str) -> int | None:
+def _number_setting(settings: Mapping[str, str] | KafkaError, name: str) -> int | None:
     return None if isinstance(settings, KafkaError) else number_in_setting(settings.get(name))
 
 
@@ -145,8 +145,8 @@ def judge_settings(topic: CheckedTopic, config: ProducerConfig) -> list[CheckRes
     if isinstance(topic.settings, KafkaError):
         return [yellow("settings", topic.subject, f"not known: {topic.settings}", ms=topic.ms[1])]
     results = []
-    max_bytes, codec = _number(topic.settings, MAX_BYTES), topic.settings.get(COMPRESSION)
-    values = {MIN_IN_SYNC: _number(topic.settings, MIN_IN_SYNC), MAX_BYTES: max_bytes, COMPRESSION: codec}
+    max_bytes, codec = _number_setting(topic.settings, MAX_BYTES), topic.settings.get(COMPRESSION)
+    values = {MIN_IN_SYNC: _number_setting(topic.settings, MIN_IN_SYNC), MAX_BYTES: max_bytes, COMPRESSION: codec}
     if max_bytes is not None:
         results.append(judge_size(topic, max_bytes, config))
     if codec is not None:
@@ -173,7 +173,7 @@ def judge_size(topic: CheckedTopic, topic_limit: int, config: ProducerConfig) ->
 def judge_compression(topic: CheckedTopic, topic_codec: str, own_codec: str) -> CheckResult:
     """Yellow if brokers compress each batch again, because the topic has a codec of its own."""
     ms = topic.ms[1]
-    if topic_codec == OF_THE_PRODUCER:
+    if topic_codec == PRODUCER_CODEC:
         return green("compression", topic.subject, f"{own_codec}; brokers keep it", ms)
     if printable(topic_codec) == own_codec or (topic_codec, own_codec) == ("uncompressed", "none"):
         return green("compression", topic.subject, f"{own_codec}, as the topic's", ms)
@@ -189,7 +189,7 @@ def judge_permission(topic: CheckedTopic, description: TopicDescription, operati
     """Yellow if brokers do not tell permissions, unless `--write` has shown that the user may WRITE."""
     name, why = operation.name, topic.needs[operation]
     if description.permissions is None and not (topic.is_written and operation is AclOperation.WRITE):
-        return yellow("permission", topic.subject, f"{name}, {why}: {FIND_OUT}", ms=topic.ms[0])
+        return yellow("permission", topic.subject, f"{name}, {why}: {WRITE_FINDS_OUT}", ms=topic.ms[0])
     if description.permissions is None or operation in description.permissions:
         return green("permission", topic.subject, f"{name}, {why}", topic.ms[0])
     return red("permission", topic.subject, f"no {name}, {why}", f"grant the user {name} on the topic", topic.ms[0])

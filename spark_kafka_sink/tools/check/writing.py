@@ -20,9 +20,9 @@ from spark_kafka_sink.producer.producer_record import RecordMetadata
 from spark_kafka_sink.tools.check.results import CheckResult, green, red, remedy_for
 
 WRITE_CHECK = "write"
-RECORD_KEY = b"pykafka-sink-check"  # compacted topics take no record without one
+RECORD_KEY = b"pykafka-sink-check"  # compacted topics reject records without one
 RECORD_VALUE = b"One record of `pykafka-sink check --write`."
-MIN_MS = 500  # of each wait
+MIN_TIMEOUT_MS = 500
 # Users' plug-ins are for their rows. Executors may have their code when this host does not.
 _PLUG_INS = ("interceptor.classes", "partitioner.class")
 
@@ -33,7 +33,7 @@ class Transactional:
 
     Args:
         timeout_ms: after which brokers abort the transaction if this process cannot.
-        longest_ms: the time-out of a write, which a first producer tries with brokers; None: their limit is known.
+        longest_ms: the time-out of a write, which a first producer tries with brokers; None: the brokers' limit is known.
     """
 
     transactional_id: str
@@ -63,8 +63,8 @@ def write_record(
 
 def _write(topic: str, config: ProducerConfig, transactional: Transactional | None, timeout_ms: int) -> RecordMetadata:
     if transactional is not None and transactional.longest_ms is not None:
-        with_longest_time_out = Transactional(transactional.transactional_id, transactional.longest_ms)
-        with KafkaProducer(_options(config, with_longest_time_out, timeout_ms)) as producer:
+        longest = Transactional(transactional.transactional_id, transactional.longest_ms)
+        with KafkaProducer(_options(config, longest, timeout_ms)) as producer:
             producer.init_transactions()
     with KafkaProducer(_options(config, transactional, timeout_ms)) as producer:
         if transactional is None:
@@ -86,12 +86,12 @@ def _options(config: ProducerConfig, transactional: Transactional | None, timeou
     options = {name: value for name, value in config.to_mapping().items() if name not in _PLUG_INS}
     if config.acks == 0:
         options["acks"] = 1
-    request_ms = max(timeout_ms - MIN_MS, MIN_MS)
+    request_ms = max(timeout_ms - MIN_TIMEOUT_MS, MIN_TIMEOUT_MS)
     options |= {
         "linger.ms": 0,
         "request.timeout.ms": request_ms,
         "delivery.timeout.ms": max(timeout_ms, request_ms),
-        "max.block.ms": max(timeout_ms, MIN_MS),
+        "max.block.ms": max(timeout_ms, MIN_TIMEOUT_MS),
     }
     if transactional is not None:
         options |= {"transactional.id": transactional.transactional_id, "transaction.timeout.ms": transactional.timeout_ms}

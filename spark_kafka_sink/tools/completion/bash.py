@@ -155,8 +155,8 @@ def _commands(commands: Iterable[Command]) -> str:
     for each in commands:
         flags = " ".join(name for flag in each.flags for name in flag.names)
         positional, many = ("", "") if each.positional is None else (_kind(each.positional), each.positional.takes_many and "yes")
-        what = f"commands='{' '.join(each.commands)}' flags='{flags}' positional='{positional}' many={many or ''}"
-        lines.append(f"        '{' '.join(each.path)}') {what} ;;")
+        assignments = f"commands='{' '.join(each.commands)}' flags='{flags}' positional='{positional}' many={many or ''}"
+        lines.append(f"        '{' '.join(each.path)}') {assignments} ;;")
     return "\n".join(lines)
 
 
@@ -166,9 +166,9 @@ def _flags(commands: Iterable[Command]) -> str:
     for command in commands:
         for flag in command.flags:
             if flag.value is not Value.NOTHING:
-                what = f"takes={'many' if flag.takes_many else 'one'} value='{_kind(flag)}'"
-                names_by_value.setdefault(what, []).extend(" ".join((*command.path, name)) for name in flag.names)
-    return "\n".join(f"        {_pattern(names)}) {what} ;;" for what, names in names_by_value.items())
+                assignments = f"takes={'many' if flag.takes_many else 'one'} value='{_kind(flag)}'"
+                names_by_value.setdefault(assignments, []).extend(" ".join((*command.path, name)) for name in flag.names)
+    return "\n".join(f"        {_pattern(names)}) {assignments} ;;" for assignments, names in names_by_value.items())
 
 
 def _kind(argument: Argument) -> str:

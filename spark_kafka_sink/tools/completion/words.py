@@ -28,9 +28,9 @@ class Value(Enum):
     OPTION_NAME = "option name"
 
 
-# What the text of an argument is, by the argument's destination in its parser.
-KIND_BY_DEST = {"option": Value.SINK_OPTION, "command_property": Value.PRODUCER_OPTION, "words": Value.OPTION_NAME}
-MANY = ("+", "*")  # argparse's numbers of arguments
+# What an argument takes, by argparse's `dest`.
+VALUE_BY_DEST = {"option": Value.SINK_OPTION, "command_property": Value.PRODUCER_OPTION, "words": Value.OPTION_NAME}
+MANY_NARGS = ("+", "*")  # argparse's `nargs` for several words
 
 
 @dataclass(frozen=True)
@@ -87,8 +87,8 @@ def _argument(action: argparse.Action) -> Argument:
         value=_value(action),
         metavar=action.metavar if isinstance(action.metavar, str) else action.dest.upper(),
         choices=tuple(map(str, action.choices or ())),
-        takes_many=action.nargs in MANY,
-        can_repeat=action.nargs in MANY or isinstance(action, argparse._AppendAction),
+        takes_many=action.nargs in MANY_NARGS,
+        can_repeat=action.nargs in MANY_NARGS or isinstance(action, argparse._AppendAction),
     )
 
 
@@ -97,7 +97,7 @@ def _value(action: argparse.Action) -> Value:
         return Value.NOTHING
     if action.choices is not None:
         return Value.CHOICE
-    return Value.FILE if action.type is Path else KIND_BY_DEST.get(action.dest, Value.TEXT)
+    return Value.FILE if action.type is Path else VALUE_BY_DEST.get(action.dest, Value.TEXT)
 
 
 def _first_sentence(text: str) -> str:

@@ -123,7 +123,7 @@ def _function(command: Command) -> str:
     specs = " \\\n".join(f"        {each}" for each in _specs(command))
     if not command.commands:
         return fill(_FUNCTION, NAME=_name(command.path), SPECS=specs)
-    summaries = "\n".join(f"                {_quote(f'{word}:{what}')}" for word, what in command.commands.items())
+    summaries = "\n".join(f"                {_quote(f'{word}:{summary}')}" for word, summary in command.commands.items())
     calls = "\n".join(f"                {word}) {_name((*command.path, word))} ;;" for word in command.commands)
     return fill(_FUNCTION_WITH_COMMANDS, NAME=_name(command.path), SPECS=specs, SUMMARIES=summaries, CALLS=calls)
 
@@ -135,8 +135,8 @@ def _name(path: Iterable[str]) -> str:
 def _specs(command: Command) -> list[str]:
     specs = [_quote(spec) for flag in command.flags for spec in _flag_specs(flag)]
     if command.positional is not None:
-        where = "*" if command.positional.takes_many else "1"
-        specs.append(_quote(f"{where}{_value(command.positional)}"))
+        position = "*" if command.positional.takes_many else "1"
+        specs.append(_quote(f"{position}{_value(command.positional)}"))
     return specs
 
 

@@ -23,7 +23,7 @@ EXAMPLES = """
     PROG transaction timeout    those in which both words occur
     PROG kafka.ssl --json
 """
-MAX_WIDTH = 110  # characters of a line
+MAX_LINE_CHARACTERS = 110
 
 
 def build_parser(prog: str = PROG) -> argparse.ArgumentParser:
@@ -60,7 +60,7 @@ def _no_match_line(rows: Iterable[TableRow], words: Sequence[str]) -> str:
 
 
 def _text(rows: Sequence[TableRow]) -> Iterator[str]:
-    width = min(shutil.get_terminal_size().columns, MAX_WIDTH)
+    width = min(shutil.get_terminal_size().columns, MAX_LINE_CHARACTERS)
     by_section = {heading: [row for row in rows if row.section == section] for section, heading in HEADINGS.items()}
     for heading in filter(by_section.get, by_section):
         yield f"# {heading}"

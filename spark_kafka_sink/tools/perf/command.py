@@ -19,9 +19,9 @@ from spark_kafka_sink import stderr_log
 from spark_kafka_sink.clock import Clock
 from spark_kafka_sink.errors import KafkaError
 from spark_kafka_sink.producer.producer import KafkaProducer
-from spark_kafka_sink.tools.arguments import new_parser, pair, positive_int, tool_name, with_bootstrap_servers
+from spark_kafka_sink.tools.arguments import new_parser, parse_pair, parse_positive_int, tool_name, with_bootstrap_servers
 from spark_kafka_sink.tools.exit_codes import DONE, FAILED, run_tool
-from spark_kafka_sink.tools.patience import PATIENCE_S, word_after
+from spark_kafka_sink.tools.patience import PATIENCE_S, say_if_slow
 from spark_kafka_sink.tools.perf.measurements import Measurements
 from spark_kafka_sink.tools.perf.payloads import POOL_BYTES, PayloadSource, payloads
 from spark_kafka_sink.tools.perf.sending import CHUNK_RECORDS, Sending
@@ -40,7 +40,7 @@ EXAMPLES = """
     PROG --topic orders --num-records 1000000 --record-size 100 --throughput 50000 --command-config producer.properties
     PROG --topic orders --num-records 100000 --record-size 100 --transaction-duration-ms 1000 --bootstrap-servers localhost:9092
 """
-MIN_RATE = 0.001  # a record in a quarter of an hour
+MIN_RECORDS_PER_S = 0.001  # a record in a quarter of an hour
 MAX_RECORD_BYTES = 2**31 - 1  # what an Arrow column and a Kafka request can hold
 say = partial(print, flush=True)
 
@@ -48,20 +48,20 @@ say = partial(print, flush=True)
 # ARGUMENTS
 
 
-def rate(text: str) -> float:
+def parse_rate(text: str) -> float:
     """Read records per second; zero or less: no limit. Raises ArgumentTypeError."""
     try:
         number = float(text)
     except ValueError:
         number = nan
-    if not isfinite(number) or 0 < number < MIN_RATE:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number of at least {MIN_RATE}, or -1 for no limit")
+    if not isfinite(number) or 0 < number < MIN_RECORDS_PER_S:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of at least {MIN_RECORDS_PER_S}, or -1 for no limit")
     return number
 
 
-def record_size(text: str) -> int:
+def parse_record_size(text: str) -> int:
     """Read a number of bytes, from 1 to MAX_RECORD_BYTES. Raises ArgumentTypeError."""
-    number = positive_int(text)
+    number = parse_positive_int(text)
     if number > MAX_RECORD_BYTES:
         raise argparse.ArgumentTypeError(f"{text!r} is more than {MAX_RECORD_BYTES}")
     return number
@@ -72,27 +72,27 @@ def build_parser(prog: str = PROG) -> argparse.ArgumentParser:
     parser = new_parser(prog, description, EXAMPLES, success="every record was acknowledged", failure="a record failed")
     add = parser.add_argument
     add("--topic", required=True, help="topic to write to")
-    add("--num-records", type=positive_int, required=True, help="number of records to write")
-    add("--throughput", type=rate, default=-1, help="limit in records per second; -1: no limit (default)")
+    add("--num-records", type=parse_positive_int, required=True, help="number of records to write")
+    add("--throughput", type=parse_rate, default=-1, help="limit in records per second; -1: no limit (default)")
     add("--bootstrap-servers", "--bootstrap-server", metavar="HOST:PORT,...", help="brokers; overrides the next two")
-    properties = {"type": pair, "nargs": "+", "action": "extend", "default": [], "metavar": "NAME=VALUE"}
+    properties = {"type": parse_pair, "nargs": "+", "action": "extend", "default": [], "metavar": "NAME=VALUE"}
     add("--command-property", "--producer-props", **properties, help="producer options; override the file's")  # type: ignore[arg-type]
     add("--command-config", "--producer.config", type=Path, metavar="FILE", help=".properties file with producer options")
     add("--warmup-records", type=int, default=0, help="print a second summary that leaves these first records out")
     interval_help = "between progress lines (default: %(default)s)"
-    add("--reporting-interval", type=positive_int, default=5000, metavar="MS", help=interval_help)
+    add("--reporting-interval", type=parse_positive_int, default=5000, metavar="MS", help=interval_help)
     add("--print-metrics", action="store_true", help="print the producer's metrics at the end")
     add("--json", action="store_true", help="print the totals as one JSON object; progress lines go to stderr")
     add("--single", action="store_true", help="one send() with a callback per record, as in Java (default: columns)")
     id_help = f"write in transactions, with this id (default: {DEFAULT_ID_PREFIX}…, with --transaction-duration-ms only)"
     add("--transactional-id", metavar="ID", help=f"{id_help}; overrides the option transactional.id")
     duration_help = f"commit each transaction at this age (default: {DEFAULT_DURATION_MS}, with a transactional id only)"
-    add("--transaction-duration-ms", type=positive_int, metavar="MS", help=duration_help)
+    add("--transaction-duration-ms", type=parse_positive_int, metavar="MS", help=duration_help)
     fewer = f"as many as {POOL_BYTES >> 20} MiB hold, or as --throughput allows in 10 ms"
     chunk_help = f"records per chunk (default: {CHUNK_RECORDS}, or {fewer})"
-    add("--chunk-records", type=positive_int, default=None, help=chunk_help)
+    add("--chunk-records", type=parse_positive_int, default=None, help=chunk_help)
     payload = parser.add_mutually_exclusive_group(required=True).add_argument
-    payload("--record-size", type=record_size, metavar="BYTES", help="payloads are random letters of this size")
+    payload("--record-size", type=parse_record_size, metavar="BYTES", help="payloads are random letters of this size")
     payload("--payload-file", type=Path, metavar="FILE", help="payloads are the lines of a text file, in random order")
     payload("--payload-monotonic", action="store_true", help="payloads are 0, 1, 2 …")
     add("--payload-delimiter", default="\\n", help="separates the payloads in --payload-file (default: %(default)s)")
@@ -132,7 +132,7 @@ def run(arguments: argparse.Namespace, options: dict[str, str], values: PayloadS
         progress = partial(say, file=sys.stderr) if arguments.json else say
         measurements = Measurements(clock, arguments.reporting_interval, arguments.warmup_records, progress)
         try:
-            with word_after(lambda: _say_if_nothing_arrived(measurements, name)):
+            with say_if_slow(lambda: _say_if_nothing_arrived(measurements, name)):
                 transactions = _start_transactions(producer, arguments, options, measurements, clock)
                 sending = Sending(producer, arguments, values, measurements, transactions, clock)
                 (sending.send_single if arguments.single else sending.send_columns)()

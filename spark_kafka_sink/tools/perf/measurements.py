@@ -14,7 +14,7 @@ from spark_kafka_sink.metrics import NS_PER_MS
 PERCENTILES = (0.5, 0.95, 0.99, 0.999)
 LATENCIES = ("average", "p50", "p95", "p99", "p99.9", "highest")
 BUCKET_NS = 100_000  # latencies are counted in tenths of a millisecond
-MB = 1024 * 1024
+BYTES_PER_MB = 1024 * 1024
 
 
 class Window:
@@ -56,7 +56,7 @@ class Window:
             "bytes": self.bytes,
             "seconds": round(seconds, 3),
             "records_per_second": round(self.records / seconds, 1),
-            "mb_per_second": round(self.bytes / seconds / MB, 3),
+            "mb_per_second": round(self.bytes / seconds / BYTES_PER_MB, 3),
             "latency_ms": self._latencies_ms(),
         }
 
@@ -73,7 +73,7 @@ class Window:
         average_ms = self._latency_ns / max(1, self.records) / NS_PER_MS
         return (
             f"{self.records}{self._kind} records sent, {self.records / seconds:.1f} records/sec"
-            f" ({self.bytes / seconds / MB:.2f} MB/sec), {average_ms:.1f} ms avg latency,"
+            f" ({self.bytes / seconds / BYTES_PER_MB:.2f} MB/sec), {average_ms:.1f} ms avg latency,"
             f" {self._longest_ns / NS_PER_MS:.1f} ms max latency"
         )
 

@@ -18,7 +18,7 @@ from spark_kafka_sink.errors import printable
 from spark_kafka_sink.tools.arguments import new_parser, tool_name
 from spark_kafka_sink.tools.errors import ToolError
 from spark_kafka_sink.tools.exit_codes import DONE, run_tool
-from spark_kafka_sink.tools.patience import PATIENCE_S, word_after
+from spark_kafka_sink.tools.patience import PATIENCE_S, say_if_slow
 from spark_kafka_sink.tools.report import json_output, terminal
 from spark_kafka_sink.tools.report.lines import ReportFile, Troubles
 from spark_kafka_sink.tools.report.statistics import Statistics
@@ -63,7 +63,7 @@ def _run(arguments: argparse.Namespace, pause: Callable[[float], object] | None,
         require_extra()
     reports = Reports(arguments.files, may_be_missing=arguments.follow)
     rounds = reports.read(must_follow=arguments.follow, pause=pause)
-    with word_after(lambda: print(_progress_line(reports, name), file=sys.stderr, flush=True)):
+    with say_if_slow(lambda: print(_progress_line(reports, name), file=sys.stderr, flush=True)):
         next(rounds)
         _show(reports, arguments)
     for is_new in rounds:
@@ -119,7 +119,7 @@ class Reports:
         self.troubles = Troubles()
         self.statistics = Statistics()
         files = [ReportFile(path, self.troubles) for path in self.paths]
-        self._files = sorted(files, key=lambda file: self._read(file, file.first_commit_at, if_missing=inf))
+        self._files = sorted(files, key=lambda file: self._read(file, file.first_commit_at_s, if_missing=inf))
 
     def _read(self, file: ReportFile, read: Callable[[], T], *, if_missing: T) -> T:
         """What `read` returns, or `if_missing` for a file that may appear later. Raises ToolError for one that cannot be read."""

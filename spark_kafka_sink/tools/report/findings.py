@@ -1,8 +1,8 @@
 """What stands out in a query's numbers, and which option to turn: a table of rules.
 
 A rule looks at a query and returns a Finding or None. A weight of 1 or more is trouble, above 0.5 a hint; others only inform.
-A number that a report does not have is NaN. Every comparison with NaN is false, so a rule asks `if not share >= WAITING`.
-The page first says that all rows arrived, if they did. Then it shows the SHOWN heaviest findings, one for each option of a query.
+A number that a report does not have is NaN. Every comparison with NaN is false, so a rule asks `if not share >= MIN_WAIT_SHARE`.
+The page first says that all rows arrived, if they did. Then it shows the heaviest findings, one for each option of a query.
 docs/report.md lists the rules, and docs/tuning.md explains the options.
 """
 
@@ -12,27 +12,27 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from math import isnan
 
-from spark_kafka_sink.tools.report.heat import SKEWED
-from spark_kafka_sink.tools.report.statistics import TASK_SHARES, TIME_SHARES, Query
+from spark_kafka_sink.tools.report.heat import MIN_SKEW_FACTOR
+from spark_kafka_sink.tools.report.statistics import TASK_PARTS, TIME_PARTS, Query
 from spark_kafka_sink.tools.words import count, percent, rounded, seconds, several, size
 
-SHOWN = 3
-ENOUGH = 12  # micro-batches to speak of a trend
-FEW_ROWS = 1_000  # fewer rows tell nothing of speed, because a write begins slowly
+MAX_FINDINGS = 3  # at the top of the page
+MIN_COMMITS = 12  # to speak of a trend
+MIN_ROWS = 1_000  # fewer tell nothing of speed, because a write begins slowly
 QUARTERS = 4  # a trend compares the first and the last quarter of the time
-BUSY, WITHOUT_PAUSE = 0.85, 0.95  # the share of the time spent at work
-LONGER, FULLER = 1.4, 1.2  # how many times the time and the rows of the first quarter, when a stream falls behind
-WAITING = 0.1  # of the tasks' time
-THROTTLED, LONG_THROTTLE_S = 0.02, 1  # a share of the tasks' time; the longest time
-SLOW_METADATA_S = 0.5
-SENT_AGAIN = 0.005  # of the records
-SLOW_ANSWER_S = 0.5
-SLOW_TASK, SLOW_TASK_S, ENOUGH_TASKS = 2.5, 0.5, 3  # SLOW_TASK: times as long as the median
-MAX_SHARE = 0.5  # of the time, or of the tasks' time
-LONG_COMMITS = 0.2  # of the time
-LONG_ENOUGH_S, SHORT_S = 1, 5  # of a micro-batch
-SMALL_BATCH, MANY_BYTES = 16_384, 1_000_000
-COMPRESSED = 0.99  # what is sent is compressed if it has less than this share of the records' bytes
+MIN_BUSY_SHARE, MIN_RESTLESS_SHARE = 0.85, 0.95  # of the time, at work: of a stream that falls behind; that does not rest
+MIN_TIME_FACTOR, MIN_ROWS_FACTOR = 1.4, 1.2  # of the first quarter's time and rows, when a stream falls behind
+MIN_WAIT_SHARE = 0.1  # of the tasks' time
+MIN_THROTTLE_SHARE, MIN_THROTTLE_S = 0.02, 1  # of the tasks' time; of the longest throttle
+MIN_METADATA_S = 0.5
+MIN_RETRIED_SHARE = 0.005  # of the records
+MIN_LATENCY_S = 0.5
+MIN_SLOW_FACTOR, MIN_SLOW_S, MIN_TASKS = 2.5, 0.5, 3  # the factor is in proportion to the median task
+MIN_PART_SHARE = 0.5  # of the time, or of the tasks' time: from there on, a part stands out
+MIN_COMMIT_SHARE = 0.2  # of the time
+MIN_RESTLESS_S, MAX_SHORT_S = 1, 5  # a micro-batch takes
+MAX_SMALL_BATCH_BYTES, MIN_SENT_BYTES = 16_384, 1_000_000
+MAX_COMPRESSED_SHARE = 0.99  # of the records' bytes: if fewer are sent, they are compressed
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +67,7 @@ class FindingRule:
     Args:
         option: the option that its advice is about.
         when: in which case it finds something, for docs/report.md.
-        takes_few_rows: whether it also judges a query with fewer than FEW_ROWS rows.
+        takes_few_rows: whether it also judges a query with fewer than MIN_ROWS rows.
     """
 
     name: str
@@ -101,21 +101,21 @@ def markdown_table() -> str:
 
 def findings(query: Query) -> list[Finding]:
     """Heaviest first, each option once. Of a query that has written few rows, nothing is said about speed."""
-    has_few_rows = query.totals.rows < FEW_ROWS
+    has_few_rows = query.totals.rows < MIN_ROWS
     rules = [each for each in FINDING_RULES if each.takes_few_rows or not has_few_rows]
     pairs = [(finding, rule.option) for rule in rules if (finding := rule.judge(query)) is not None]
     by_option: dict[str, Finding] = {}
-    for finding, option in sorted(pairs, key=lambda pair: -pair[0].weight):
+    for finding, option in sorted(pairs, key=lambda each: -each[0].weight):
         by_option.setdefault(option, finding)
     return list(by_option.values())
 
 
-def top(queries: Sequence[Query]) -> list[Finding]:
+def top_findings(queries: Sequence[Query]) -> list[Finding]:
     """The sentences for the top of the page, with the names of the queries where there are several."""
     all_findings = [
         _with_query_name(finding, query) if len(queries) > 1 else finding for query in queries for finding in findings(query)
     ]
-    return [*_arrival_findings(queries), *sorted(all_findings, key=lambda finding: -finding.weight)[:SHOWN]]
+    return [*_arrival_findings(queries), *sorted(all_findings, key=lambda finding: -finding.weight)[:MAX_FINDINGS]]
 
 
 def _with_query_name(finding: Finding, query: Query) -> Finding:
@@ -124,11 +124,11 @@ def _with_query_name(finding: Finding, query: Query) -> Finding:
 
 
 def _arrival_findings(queries: Sequence[Query]) -> list[Finding]:
-    """The finding that all rows arrived; none if some did not."""
+    """The finding that all rows arrived, or that none was written. Empty if some did not arrive."""
     if not queries or any(query.skipped.total() or query.dead_lettered.total() or query.other_rows for query in queries):
         return []
     rows = sum(query.totals.rows for query in queries)
-    commits = " and ".join(query.commits() for query in queries) if len(queries) <= 2 else f"{len(queries)} queries"
+    commits = " and ".join(query.commits_in_words() for query in queries) if len(queries) <= 2 else f"{len(queries)} queries"
     if not rows:
         text = f"No row was written in {commits}"
         return [Finding(0.3, text, "if some were expected, look at the input and the filter")]
@@ -141,27 +141,27 @@ def _arrival_findings(queries: Sequence[Query]) -> list[Finding]:
 
 def _quarters(query: Query, name: str) -> tuple[float, float]:
     """The medians of a column in the first and in the last quarter of the buckets."""
-    buckets = len(query.series.buckets)
-    quarter = max(1, buckets // QUARTERS)
-    return query.series.median_of(name, slice(0, quarter)), query.series.median_of(name, slice(buckets - quarter, buckets))
+    bucket_count = len(query.series.buckets)
+    quarter = max(1, bucket_count // QUARTERS)
+    return query.series.median(name, slice(0, quarter)), query.series.median(name, slice(bucket_count - quarter, bucket_count))
 
 
-def _busy(query: Query) -> float:
+def _busy_share(query: Query) -> float:
     """The share of the time at work, as the median of the last quarter: a single outage does not change it."""
-    return _quarters(query, "busy")[1]
+    return _quarters(query, "busy_share")[1]
 
 
 @finding_rule(
     "falls behind",
     "maxOffsetsPerTrigger",
-    f"At least {ENOUGH} micro-batches; {percent(BUSY)} of the time is spent at work. In the last quarter of the time one takes"
-    f" {LONGER} times as long as in the first, and has {FULLER} times the rows.",
+    f"At least {MIN_COMMITS} micro-batches; {percent(MIN_BUSY_SHARE)} of the time is spent at work. In the last quarter of the"
+    f" time one takes {MIN_TIME_FACTOR} times as long as in the first, and has {MIN_ROWS_FACTOR} times the rows.",
 )
 def falls_behind(query: Query) -> Finding | None:
-    if not query.is_stream or query.totals.commits < ENOUGH or not _busy(query) >= BUSY:
+    if not query.is_stream or query.totals.commits < MIN_COMMITS or not _busy_share(query) >= MIN_BUSY_SHARE:
         return None
-    (early_s, late_s), (early_rows, late_rows) = _quarters(query, "wall"), _quarters(query, "rows")
-    if late_s < LONGER * early_s or late_rows < FULLER * early_rows:
+    (early_s, late_s), (early_rows, late_rows) = _quarters(query, "wall_s"), _quarters(query, "rows")
+    if late_s < MIN_TIME_FACTOR * early_s or late_rows < MIN_ROWS_FACTOR * early_rows:
         return None
     times = f"{seconds(early_s)} at first and {seconds(late_s)} lately, with {rounded(early_rows)} and {rounded(late_rows)} rows"
     text = f"The stream falls behind: a micro-batch took {times}, and the next one begins at once"
@@ -170,17 +170,17 @@ def falls_behind(query: Query) -> Finding | None:
 
 def _remedy_by_part(query: Query) -> str:
     """What to do about the largest part of the time."""
-    largest = _largest({name: query.share_of_time(name) for name in TIME_SHARES})
-    if largest == "running":
-        largest = _largest({name: query.share(name) for name in TASK_SHARES})
+    largest = _largest({name: query.share_of_time(name) for name in TIME_PARTS})
+    if largest == "running_s":
+        largest = _largest({name: query.share_of_task_time(name) for name in TASK_PARTS})
     return {
         None: "give it more cores",
-        "outside": "most of its time passes while no task runs, so write with fewer Spark partitions (df.coalesce)",
-        "spark": "most of its time goes into computing rows, so give Spark more cores or a cheaper query",
-        "held_back": "its own rate holds it back, so raise maxRecordsPerSecond or maxBytesPerSecond",
-        "sink": "most of its time goes into encoding, so give it more cores and tasks",
-        "brokers": "most of its time is waiting for brokers, so add partitions and brokers",
-        "commit": "most of its time goes into commits, so write with fewer Spark partitions (df.coalesce)",
+        "outside_s": "most of its time passes while no task runs, so write with fewer Spark partitions (df.coalesce)",
+        "spark_s": "most of its time goes into computing rows, so give Spark more cores or a cheaper query",
+        "held_back_s": "its own rate holds it back, so raise maxRecordsPerSecond or maxBytesPerSecond",
+        "sink_s": "most of its time goes into encoding, so give it more cores and tasks",
+        "brokers_s": "most of its time is waiting for brokers, so add partitions and brokers",
+        "commit_s": "most of its time goes into commits, so write with fewer Spark partitions (df.coalesce)",
     }[largest]
 
 
@@ -192,17 +192,17 @@ def _largest(parts: dict[str, float]) -> str | None:
 @finding_rule(
     "without a pause",
     "trigger",
-    f"At least {ENOUGH} micro-batches of {seconds(LONG_ENOUGH_S)} or more, and {percent(WITHOUT_PAUSE)} of the time is spent at"
-    " work.",
+    f"At least {MIN_COMMITS} micro-batches of {seconds(MIN_RESTLESS_S)} or more, and {percent(MIN_RESTLESS_SHARE)} of the time is"
+    " spent at work.",
 )
 def no_pause(query: Query) -> Finding | None:
-    if not query.is_stream or query.totals.commits < ENOUGH or falls_behind(query) is not None:
+    if not query.is_stream or query.totals.commits < MIN_COMMITS or falls_behind(query) is not None:
         return None
-    busy = _busy(query)
-    wall = query.series.median_of("wall")
-    if not busy >= WITHOUT_PAUSE or wall < LONG_ENOUGH_S:
+    busy_share = _busy_share(query)
+    wall_s = query.series.median("wall_s")
+    if not busy_share >= MIN_RESTLESS_SHARE or wall_s < MIN_RESTLESS_S:
         return None
-    text = f"The stream rests for {percent(1 - busy)} of the time only: it may be as fast as it gets"
+    text = f"The stream rests for {percent(1 - busy_share)} of the time only: it may be as fast as it gets"
     return Finding(0.9, text, f"look whether its input waits; {_remedy_by_part(query)}, or leave a longer trigger")
 
 
@@ -252,22 +252,22 @@ def _remedy_by_reason(reason: str, skipped: int) -> str:
 @finding_rule(
     "throttled",
     "maxBytesPerSecond",
-    f"Brokers throttled for {percent(THROTTLED)} of the tasks' time, or once for {seconds(LONG_THROTTLE_S)}.",
+    f"Brokers throttled for {percent(MIN_THROTTLE_SHARE)} of the tasks' time, or once for {seconds(MIN_THROTTLE_S)}.",
 )
 def throttling(query: Query) -> Finding | None:
-    share, longest = query.share("throttle"), query.totals.longest_throttle
-    if not longest or (share < THROTTLED and longest < LONG_THROTTLE_S):  # share is NaN if no task has told its time
+    share, longest_s = query.share_of_task_time("throttle_s"), query.totals.longest_throttle_s
+    if not longest_s or (share < MIN_THROTTLE_SHARE and longest_s < MIN_THROTTLE_S):  # share is NaN if no task's time is known
         return None
     in_all = "" if isnan(share) or not share else f", in all {percent(share)} of the tasks' time"
-    text = f"Brokers throttled the sink, once for {seconds(longest)}{in_all}"
+    text = f"Brokers throttled the sink, once for {seconds(longest_s)}{in_all}"
     weight = 1.5 + (0 if isnan(share) else 2 * share)
     return Finding(weight, text, "a quota is used up, so run fewer tasks at a time, raise the quota, or set maxBytesPerSecond")
 
 
-@finding_rule("waits for memory", "kafka.buffer.memory", f"Tasks waited {percent(WAITING)} of their time for memory.")
+@finding_rule("waits for memory", "kafka.buffer.memory", f"Tasks waited {percent(MIN_WAIT_SHARE)} of their time for memory.")
 def waits_for_memory(query: Query) -> Finding | None:
-    share = query.share("memory_wait")
-    if not share >= WAITING:
+    share = query.share_of_task_time("memory_wait_s")
+    if not share >= MIN_WAIT_SHARE:
         return None
     text = f"Tasks waited {percent(share)} of their time for memory, because brokers took rows more slowly than Spark gave them"
     advice = "send fewer bytes with kafka.compression.type=zstd; kafka.buffer.memory helps with peaks only"
@@ -277,33 +277,33 @@ def waits_for_memory(query: Query) -> Finding | None:
 @finding_rule(
     "waits for metadata",
     "kafka.max.block.ms",
-    f"Tasks waited {percent(WAITING)} of their time for metadata, and {seconds(SLOW_METADATA_S)} in the median commit.",
+    f"Tasks waited {percent(MIN_WAIT_SHARE)} of their time for metadata, and {seconds(MIN_METADATA_S)} in the median commit.",
 )
 def waits_for_metadata(query: Query) -> Finding | None:
-    share = query.share("metadata_wait")
-    if not share >= WAITING or query.series.median_of("metadata_wait") < SLOW_METADATA_S:
+    share = query.share_of_task_time("metadata_wait_s")
+    if not share >= MIN_WAIT_SHARE or query.series.median("metadata_wait_s") < MIN_METADATA_S:
         return None
     text = f"Tasks waited {percent(share)} of their time for brokers to describe topics"
     advice = "look for topics that do not exist and for brokers that do not answer; kafka.max.block.ms limits each wait"
     return Finding(1 + share, text, advice)
 
 
-@finding_rule("held back", "maxRecordsPerSecond", f"The sink's own limits cost {percent(WAITING)} of the tasks' time.")
+@finding_rule("held back", "maxRecordsPerSecond", f"The sink's own limits cost {percent(MIN_WAIT_SHARE)} of the tasks' time.")
 def own_limits(query: Query) -> Finding | None:
-    share = query.share("held_back")
-    if not share >= WAITING:
+    share = query.share_of_task_time("held_back_s")
+    if not share >= MIN_WAIT_SHARE:
         return None
     text = f"The sink's own limits held rows back for {percent(share)} of the tasks' time"
     return Finding(1 + share, text, "raise maxRecordsPerSecond or maxBytesPerSecond if the cluster can take more")
 
 
 @finding_rule(
-    "records are sent again", "kafka.delivery.timeout.ms", f"{percent(SENT_AGAIN)} of the records had to be sent again."
+    "records are sent again", "kafka.delivery.timeout.ms", f"{percent(MIN_RETRIED_SHARE)} of the records had to be sent again."
 )
 def retries(query: Query) -> Finding | None:
-    retried_records, sent_records = query.series.sum_of("retried"), query.totals.sent_records
+    retried_records, sent_records = query.series.sum("retried"), query.totals.sent_records
     share = retried_records / sent_records if sent_records else 0.0
-    if share < SENT_AGAIN:
+    if share < MIN_RETRIED_SHARE:
         return None
     text = f"{several(retried_records, 'record')} ({percent(share)}) had to be sent again"
     advice = "look for brokers that restart or are slow; kafka.delivery.timeout.ms is how long the sink goes on trying"
@@ -312,27 +312,27 @@ def retries(query: Query) -> Finding | None:
 
 @finding_rule("batches are split", "kafka.batch.size", "Brokers found a batch too large.")
 def splits(query: Query) -> Finding | None:
-    number = query.series.sum_of("splits")
-    if not number:
+    split_count = query.series.sum("splits")
+    if not split_count:
         return None
-    text = f"Brokers found {count(int(number), 'batch', 'batches')} too large, which were split and sent again"
-    share = number / max(1.0, query.totals.batches)
+    text = f"Brokers found {count(int(split_count), 'batch', 'batches')} too large, which were split and sent again"
+    share = split_count / max(1.0, query.totals.batches)
     return Finding(0.9 + min(1.0, share), text, "set kafka.batch.size to at most the topic's max.message.bytes")
 
 
 @finding_rule(
     "brokers are slow",
     "kafka.linger.ms",
-    f"In the median commit, a request took {seconds(SLOW_ANSWER_S)} or more on average.",
+    f"In the median commit, a request took {seconds(MIN_LATENCY_S)} or more on average.",
     takes_few_rows=False,
 )
 def slow_brokers(query: Query) -> Finding | None:
-    latency = query.series.median_of("latency")
-    if not latency >= SLOW_ANSWER_S:
+    latency_s = query.series.median("latency_s")
+    if not latency_s >= MIN_LATENCY_S:
         return None
-    text = f"Brokers took {seconds(latency)} to answer a request"
+    text = f"Brokers took {seconds(latency_s)} to answer a request"
     fuller = "fewer and fuller requests with a larger kafka.linger.ms and kafka.batch.size help them"
-    return Finding(1 + min(1.0, latency / 5), text, f"look at their disks, network and replicas; {fuller}")
+    return Finding(1 + min(1.0, latency_s / 5), text, f"look at their disks, network and replicas; {fuller}")
 
 
 # WHERE THE TIME GOES
@@ -341,30 +341,31 @@ def slow_brokers(query: Query) -> Finding | None:
 @finding_rule(
     "a task is slow",
     "df.repartition",
-    f"At least {ENOUGH_TASKS} tasks. The slowest takes {SLOW_TASK} times as long as the median task, and {seconds(SLOW_TASK_S)}.",
+    f"At least {MIN_TASKS} tasks. The slowest takes {MIN_SLOW_FACTOR} times as long as the median task, and"
+    f" {seconds(MIN_SLOW_S)}.",
     takes_few_rows=False,
 )
 def slow_tasks(query: Query) -> Finding | None:
-    slowest, median = query.series.median_of("slowest_task"), query.series.median_of("median_task")
-    if query.totals.most_tasks < ENOUGH_TASKS or not median > 0 or slowest / median < SLOW_TASK or slowest < SLOW_TASK_S:
+    slowest_s, median_s = query.series.median("slowest_task_s"), query.series.median("median_task_s")
+    if query.totals.most_tasks < MIN_TASKS or not median_s > 0 or slowest_s < max(MIN_SLOW_FACTOR * median_s, MIN_SLOW_S):
         return None
-    text = f"The slowest task takes {slowest / median:.1f} times as long as the median task ({seconds(slowest)})"
+    text = f"The slowest task takes {slowest_s / median_s:.1f} times as long as the median task ({seconds(slowest_s)})"
     advice = "spread the rows evenly with df.repartition"
-    return Finding(1 + min(1.0, slowest / median / 10), text, advice)
+    return Finding(1 + min(1.0, slowest_s / median_s / 10), text, advice)
 
 
 @finding_rule(
     "partitions are skewed",
     "kafka.partitioner.ignore.keys",
-    f"A partition has {SKEWED} times its share of {FEW_ROWS:,} rows or more.",
+    f"A partition has {MIN_SKEW_FACTOR} times its share of {MIN_ROWS:,} rows or more.",
 )
 def skewed_partitions(query: Query) -> Finding | None:
     candidates = []
     for topic, heat in query.heat.items():
         skew = heat.skew()
-        if skew is None or skew.factor < SKEWED or heat.rows < FEW_ROWS or skew.partitions < 2:
+        if skew is None or skew.factor < MIN_SKEW_FACTOR or heat.rows < MIN_ROWS or skew.partition_count < 2:
             continue
-        even = f"{skew.factor:.1f} times an even share of {percent(skew.even)}"
+        even = f"{skew.factor:.1f} times an even share of {percent(skew.even_share)}"
         text = f"Partition {skew.partition} of {topic} gets {percent(skew.share)} of its rows, {even}"
         spread = "spread rows whose order does not matter with kafka.partitioner.ignore.keys=true"
         advice = f"choose a key with more values, or {spread}"
@@ -372,14 +373,14 @@ def skewed_partitions(query: Query) -> Finding | None:
     return max(candidates, key=lambda each: each.weight, default=None)
 
 
-def _largest_part_is(what: str) -> str:
-    return f"{percent(MAX_SHARE)} of the tasks' time or more is {what}."
+def _largest_part_is(part: str) -> str:
+    return f"{percent(MIN_PART_SHARE)} of the tasks' time or more is {part}."
 
 
 @finding_rule("Spark computes", "spark.sql.files.maxPartitionBytes", _largest_part_is("Spark's"), takes_few_rows=False)
 def waits_for_spark(query: Query) -> Finding | None:
-    share = query.share("spark")
-    if not share >= MAX_SHARE or passes_outside(query):
+    share = query.share_of_task_time("spark_s")
+    if not share >= MIN_PART_SHARE or passes_outside(query):
         return None
     text = f"{percent(share)} of the tasks' time goes into reading and computing rows, not into writing them"
     how = "of files with a smaller spark.sql.files.maxPartitionBytes, else with df.repartition before the costly steps"
@@ -388,8 +389,8 @@ def waits_for_spark(query: Query) -> Finding | None:
 
 @finding_rule("encoding", "df.repartition", _largest_part_is("encoding and sending"), takes_few_rows=False)
 def encodes(query: Query) -> Finding | None:
-    share = query.share("sink")
-    if not share >= MAX_SHARE or passes_outside(query):
+    share = query.share_of_task_time("sink_s")
+    if not share >= MIN_PART_SHARE or passes_outside(query):
         return None
     text = f"{percent(share)} of the tasks' time goes into encoding and sending rows"
     return Finding(0.4, text, "more cores, and as many tasks (df.repartition), make it faster")
@@ -397,8 +398,8 @@ def encodes(query: Query) -> Finding | None:
 
 @finding_rule("waiting for brokers", "kafka.compression.type", _largest_part_is("waiting for brokers"), takes_few_rows=False)
 def waits_for_brokers(query: Query) -> Finding | None:
-    share = query.share("brokers")
-    if not share >= MAX_SHARE or passes_outside(query) or waits_for_memory(query) or falls_behind(query):
+    share = query.share_of_task_time("brokers_s")
+    if not share >= MIN_PART_SHARE or passes_outside(query) or waits_for_memory(query) or falls_behind(query):
         return None
     text = f"{percent(share)} of the tasks' time is waiting for brokers"
     return Finding(0.4, text, "add partitions and brokers, or send fewer bytes with kafka.compression.type=zstd")
@@ -407,14 +408,14 @@ def waits_for_brokers(query: Query) -> Finding | None:
 @finding_rule(
     "time outside of tasks",
     "df.coalesce",
-    f"{percent(MAX_SHARE)} of the time or more passes while no task runs.",
+    f"{percent(MIN_PART_SHARE)} of the time or more passes while no task runs.",
     takes_few_rows=False,
 )
 def passes_outside(query: Query) -> Finding | None:
-    share, wall = query.share_of_time("outside"), query.series.median_of("wall")
-    if not share >= MAX_SHARE:
+    share, wall_s = query.share_of_time("outside_s"), query.series.median("wall_s")
+    if not share >= MIN_PART_SHARE:
         return None
-    text = f"{percent(share)} of the time of a {query.unit} ({seconds(wall)}) passes while no task runs"
+    text = f"{percent(share)} of the time of a {query.unit} ({seconds(wall_s)}) passes while no task runs"
     advice = "Spark starts tasks and Python workers then, so write more rows at a time, or with fewer tasks (df.coalesce)"
     return Finding(0.65, text, advice)
 
@@ -422,12 +423,12 @@ def passes_outside(query: Query) -> Finding | None:
 @finding_rule(
     "commits take long",
     "df.coalesce",
-    f"With exactly-once, commits take {percent(LONG_COMMITS)} of the time.",
+    f"With exactly-once, commits take {percent(MIN_COMMIT_SHARE)} of the time.",
     takes_few_rows=False,
 )
 def commits_take_long(query: Query) -> Finding | None:
-    share = query.share_of_time("commit")
-    if not share >= LONG_COMMITS or not query.is_exactly_once:
+    share = query.share_of_time("commit_s")
+    if not share >= MIN_COMMIT_SHARE or not query.is_exactly_once:
         return None
     text = f"Committing transactions takes {percent(share)} of the time, one for each task ({rounded(query.totals.most_tasks)})"
     return Finding(1 + share, text, "write with fewer Spark partitions (df.coalesce)")
@@ -459,13 +460,13 @@ def brought_other_rows(query: Query) -> Finding | None:
 @finding_rule(
     "many small micro-batches",
     "trigger",
-    f"At least {ENOUGH} micro-batches, of fewer than {FEW_ROWS:,} rows and {seconds(SHORT_S)}.",
+    f"At least {MIN_COMMITS} micro-batches, of fewer than {MIN_ROWS:,} rows and {seconds(MAX_SHORT_S)}.",
 )
 def small_micro_batches(query: Query) -> Finding | None:
-    rows, wall = query.series.median_of("rows"), query.series.median_of("wall")
-    if not query.is_stream or query.totals.commits < ENOUGH or rows >= FEW_ROWS or not 0 < wall < SHORT_S:
+    rows, wall_s = query.series.median("rows"), query.series.median("wall_s")
+    if not query.is_stream or query.totals.commits < MIN_COMMITS or rows >= MIN_ROWS or not 0 < wall_s < MAX_SHORT_S:
         return None
-    text = f"A micro-batch writes {several(rows, 'row')} in {seconds(wall)}, most of which is the cost of a micro-batch itself"
+    text = f"A micro-batch writes {several(rows, 'row')} in {seconds(wall_s)}, most of which is the cost of a micro-batch itself"
     return Finding(0.75, text, "if readers can wait, have fewer of them with a longer trigger(processingTime=…)")
 
 
@@ -475,23 +476,23 @@ def small_micro_batches(query: Query) -> Finding | None:
 @finding_rule(
     "batches are small",
     "df.repartition",
-    f"Batches have less than {SMALL_BATCH >> 10} KiB, and a commit sends {size(MANY_BYTES)}.",
+    f"Batches have less than {MAX_SMALL_BATCH_BYTES >> 10} KiB, and a commit sends {size(MIN_SENT_BYTES)}.",
 )
 def small_batches(query: Query) -> Finding | None:
-    batch, bytes_per_commit = query.series.median_of("batch_size"), query.totals.sent_bytes / max(1, query.totals.commits)
-    if not batch < SMALL_BATCH or bytes_per_commit < MANY_BYTES:
+    batch_bytes, bytes_per_commit = query.series.median("batch_bytes"), query.totals.sent_bytes / max(1, query.totals.commits)
+    if not batch_bytes < MAX_SMALL_BATCH_BYTES or bytes_per_commit < MIN_SENT_BYTES:
         return None
-    text = f"Batches have {size(batch)} only, as each task has few rows for each partition"
+    text = f"Batches have {size(batch_bytes)} only, as each task has few rows for each partition"
     return Finding(1.0, text, 'write more rows to fewer partitions in a task, with df.repartition("key") or fewer tasks')
 
 
 @finding_rule(
     "nothing is compressed",
     "kafka.compression.type",
-    f"What is sent has {percent(COMPRESSED)} of the bytes or more, and {size(MANY_BYTES)} or more.",
+    f"What is sent has {percent(MAX_COMPRESSED_SHARE)} of the bytes or more, and {size(MIN_SENT_BYTES)} or more.",
 )
 def no_compression(query: Query) -> Finding | None:
-    if not query.compression >= COMPRESSED or query.totals.sent_bytes < MANY_BYTES:
+    if not query.compression >= MAX_COMPRESSED_SHARE or query.totals.sent_bytes < MIN_SENT_BYTES:
         return None
     text = f"{size(query.totals.sent_bytes)} went out uncompressed"
     return Finding(0.65, text, "kafka.compression.type=lz4 saves network and disks for little CPU, zstd saves more")
@@ -503,14 +504,14 @@ def no_compression(query: Query) -> Finding | None:
 @finding_rule(
     "keeps up",
     "trigger",
-    f"At least {ENOUGH} micro-batches, less than {percent(WITHOUT_PAUSE)} of the time at work, and not falling behind.",
+    f"At least {MIN_COMMITS} micro-batches, less than {percent(MIN_RESTLESS_SHARE)} of the time at work, and not falling behind.",
 )
 def keeps_up(query: Query) -> Finding | None:
-    busy = _busy(query)
-    if not query.is_stream or query.totals.commits < ENOUGH or falls_behind(query) or not busy < WITHOUT_PAUSE:
+    busy_share = _busy_share(query)
+    if not query.is_stream or query.totals.commits < MIN_COMMITS or falls_behind(query) or not busy_share < MIN_RESTLESS_SHARE:
         return None
-    wall = seconds(query.series.median_of("wall"))
-    text = f"The stream keeps up: lately it was at work for {percent(busy)} of the time, {wall} a micro-batch"
+    wall_in_words = seconds(query.series.median("wall_s"))
+    text = f"The stream keeps up: lately it was at work for {percent(busy_share)} of the time, {wall_in_words} a micro-batch"
     return Finding(0.5, text, "a shorter trigger would lower the delay")
 
 
@@ -520,21 +521,21 @@ def speed(query: Query) -> Finding | None:
 
 
 def speed_in_words(query: Query) -> str:
-    """For the page, for shells and for the quick start."""
-    running, tasks = query.series.sum_of("running"), query.totals.most_tasks
-    in_tasks = f"{count(tasks, 'task')} ran" if query.totals.commits == 1 else "tasks ran"
-    return f"{rounded(query.rows_per_s)} rows/s were written while {in_tasks} ({seconds(running)})"
+    """The finding about speed, which the quick start prints, too."""
+    running_s, task_count = query.series.sum("running_s"), query.totals.most_tasks
+    in_tasks = f"{count(task_count, 'task')} ran" if query.totals.commits == 1 else "tasks ran"
+    return f"{rounded(query.rows_per_s)} rows/s were written while {in_tasks} ({seconds(running_s)})"
 
 
 @finding_rule(
     "compresses",
     "kafka.compression.type",
-    f"What is sent has less than {percent(COMPRESSED)} of the bytes.",
+    f"What is sent has less than {percent(MAX_COMPRESSED_SHARE)} of the bytes.",
     takes_few_rows=False,
 )
 def compresses(query: Query) -> Finding | None:
-    if not query.compression < COMPRESSED:
+    if not query.compression < MAX_COMPRESSED_SHARE:
         return None
-    batch = size(query.series.median_of("batch_size"))
+    batch = size(query.series.median("batch_bytes"))
     text = f"Compression leaves {percent(query.compression)} of the bytes, in batches of {batch}"
     return Finding(0.2, text, "kafka.compression.type=zstd makes them smaller for more CPU, lz4 is the fastest")

@@ -1,4 +1,4 @@
-"""Rows by partition of a topic over time. Neighbouring columns are joined at MAX_COLUMNS, like buckets in series.py."""
+"""The rows of a topic by partition and time. When there are MAX_COLUMNS columns, neighbours are joined, as in series.py."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ import numpy.typing as npt
 from spark_kafka_sink.tools.words import count, percent, several
 
 MAX_COLUMNS = 48
-SKEWED = 2.5  # times an even share
-A_LITTLE_UNEVEN = 1.5
+MIN_SKEW_FACTOR = 2.5  # times an even share: from there on, a topic is skewed
+MIN_UNEVEN_FACTOR = 1.5  # a little uneven
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,68 +23,69 @@ class Skew:
     Args:
         partition: the one with the most rows.
         share: its part of all rows.
-        even: what its part would be if all had as many.
-        empty: partitions without a row, below the highest that has one.
+        even_share: what its part would be if all partitions had as many rows.
+        empty_count: how many partitions have no row, up to the highest partition with one.
     """
 
     partition: int
     share: float
-    partitions: int
-    even: float
-    empty: int
+    partition_count: int
+    even_share: float
+    empty_count: int
 
     @property
     def factor(self) -> float:
-        return self.share / self.even
+        return self.share / self.even_share
 
 
 @dataclass(slots=True)
 class _Column:
-    """The rows of one or more commits in a row."""
+    """The rows of one commit, or of several consecutive ones."""
 
-    first_at: float  # when, of the first commit
-    last_at: float
-    commits: int
+    first_at_s: float  # when the first commit was, in seconds since 1970
+    last_at_s: float
+    commit_count: int
     rows: Counter[int]  # by partition
 
-    def join(self, later: _Column) -> None:
-        self.last_at = later.last_at
-        self.commits += later.commits
+    def add(self, later: _Column) -> None:
+        self.last_at_s = later.last_at_s
+        self.commit_count += later.commit_count
         self.rows.update(later.rows)
 
 
 class Heat:
-    """The rows of one topic, counted by partition and time. `rows`: all."""
+    """The rows of one topic, counted by partition and time. `rows`: how many there are in all."""
 
     def __init__(self) -> None:
         self.rows = 0
-        self._width = 1  # commits of a column
+        self._column_commits = 1  # of a full column
         self._columns: list[_Column] = []
 
-    def add(self, time: float, partitions: Mapping[int, int]) -> None:
+    def add(self, time_s: float, partitions: Mapping[int, int]) -> None:
         """Add the rows of the next commit, by partition."""
         self.rows += sum(partitions.values())
-        if self._columns and self._columns[-1].commits < self._width:
-            self._columns[-1].join(_Column(time, time, 1, Counter(partitions)))
+        if self._columns and self._columns[-1].commit_count < self._column_commits:
+            self._columns[-1].add(_Column(time_s, time_s, 1, Counter(partitions)))
         else:
-            self._columns.append(_Column(time, time, 1, Counter(partitions)))
-        if len(self._columns) >= MAX_COLUMNS and self._columns[-1].commits >= self._width:
+            self._columns.append(_Column(time_s, time_s, 1, Counter(partitions)))
+        if len(self._columns) >= MAX_COLUMNS and self._columns[-1].commit_count >= self._column_commits:
             for earlier, later in zip(self._columns[::2], self._columns[1::2], strict=False):
-                earlier.join(later)
+                earlier.add(later)
             self._columns = self._columns[::2]
-            self._width *= 2
+            self._column_commits *= 2
 
     @property
     def commit_counts(self) -> list[int]:
         """How many commits each column has."""
-        return [column.commits for column in self._columns]
+        return [column.commit_count for column in self._columns]
 
     @property
-    def times(self) -> list[tuple[float, float]]:
-        return [(column.first_at, column.last_at) for column in self._columns]
+    def times_s(self) -> list[tuple[float, float]]:
+        """When the first and the last commit of each column were."""
+        return [(column.first_at_s, column.last_at_s) for column in self._columns]
 
     def by_partition(self) -> tuple[list[int], npt.NDArray[np.float64]]:
-        """The partitions that have rows, and a table of their rows: partitions × columns. A sum may exceed an int64."""
+        """The partitions that have rows, and how many: a table of partitions × columns. A sum may exceed an int64."""
         partitions = sorted({partition for column in self._columns for partition in column.rows})
         row_of_partition = {partition: row for row, partition in enumerate(partitions)}
         table = np.zeros((len(partitions), len(self._columns)), np.float64)
@@ -93,24 +94,25 @@ class Heat:
         return partitions, table
 
     def skew(self) -> Skew | None:
-        """None if no partition but 0 has a row, because there may be no other partition. sink/prometheus counts likewise."""
-        numbers, table = self.by_partition()
+        """None if only partition 0 has rows, because there may be no other partition. sink/prometheus counts likewise."""
+        partitions, table = self.by_partition()
         rows = table.sum(axis=1)
-        highest = max((number for number, rows_written in zip(numbers, rows, strict=True) if rows_written), default=0)
+        highest = max((partition for partition, row_count in zip(partitions, rows, strict=True) if row_count), default=0)
         if not highest:
             return None
-        fullest_row, partitions = int(rows.argmax()), highest + 1
-        empty = partitions - int((rows > 0).sum())
-        return Skew(numbers[fullest_row], float(rows[fullest_row] / rows.sum()), partitions, 1 / partitions, empty)
+        fullest_row, partition_count = int(rows.argmax()), highest + 1
+        empty_count = partition_count - int((rows > 0).sum())
+        share = float(rows[fullest_row] / rows.sum())
+        return Skew(partitions[fullest_row], share, partition_count, 1 / partition_count, empty_count)
 
     def in_words(self) -> str:
         """How evenly the rows are spread, in one or two sentences."""
         skew = self.skew()
         if skew is None:
             return f"{count(self.rows, 'row')}, all in partition 0."
-        empty = f" {count(skew.empty, 'partition')} got none." if skew.empty else ""
-        if skew.factor < A_LITTLE_UNEVEN:
-            return f"{several(self.rows, 'row')}, evenly spread over {count(skew.partitions, 'partition')}.{empty}"
-        how = "A little uneven" if skew.factor < SKEWED else "Skewed"
+        empty = f" {count(skew.empty_count, 'partition')} got none." if skew.empty_count else ""
+        if skew.factor < MIN_UNEVEN_FACTOR:
+            return f"{several(self.rows, 'row')}, evenly spread over {count(skew.partition_count, 'partition')}.{empty}"
+        how = "A little uneven" if skew.factor < MIN_SKEW_FACTOR else "Skewed"
         share = f"partition {skew.partition} got {percent(skew.share)} of {several(self.rows, 'row')}"
         return f"{how}: {share}, {skew.factor:.1f} times an even share.{empty}"

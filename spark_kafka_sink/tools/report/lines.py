@@ -2,7 +2,7 @@
 
 Lines of later versions are read: they only have more keys. A file is read line by line, and a line only up to MAX_LINE_BYTES.
 The last line of a file may lack its end while the driver is writing it, or after its disk was full.
-Law: a CommitLine can be counted, drawn and printed, no matter who wrote the line: numbers are within limits, names printable.
+Law: a CommitLine can be counted, drawn and printed, whoever wrote the line. Its numbers are within limits, its names printable.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ from typing import Any, BinaryIO, NamedTuple
 from spark_kafka_sink.errors import printable
 from spark_kafka_sink.tools.words import count
 
-MAX_LINE_BYTES = 64 * 1024 * 1024  # bytes; a commit of 100,000 topic-partitions has 8 MB
-KNOWN_VERSION = 4
-FIRST_VERSION = 3  # of the first release. Lines of version 1 do not say their version
-MAX_EXAMPLES = 3  # of those that cannot be read
+MAX_LINE_BYTES = 64 * 1024 * 1024  # a commit of 100,000 topic-partitions has 8 MB
+LAST_KNOWN_VERSION = 4
+FIRST_VERSION = 3  # of the first release; lines of version 1 do not say their version
+MAX_EXAMPLES = 3  # of lines that cannot be read
 
 Partitions = Mapping[int, int]  # partition -> rows
 MAX_PARTITIONS = 1_000_000  # no topic has as many
-LATEST_MS = 32_503_680_000_000  # the year 3000
+MAX_TIME_MS = 32_503_680_000_000  # the year 3000
 MAX_SECONDS = 1e12  # of all tasks together
 MAX_COUNTER = 1e24  # nanoseconds of all tasks
 MAX_COUNT = 2**63 - 1
 MAX_NAME_CHARACTERS = 500  # Kafka's topics have 249 characters
-NUMBERS = (int, float)
+NUMBER_TYPES = (int, float)
 
 
 class VersionOutcome(NamedTuple):
@@ -49,18 +49,18 @@ class CommitLine:
     version: int
     query: str | None
     batch: int | None
-    committed_at: float  # seconds since 1970
-    started_at: float
+    committed_at_s: float  # since 1970
+    started_at_s: float
     tasks: int
     rows: int
     bytes: int
-    slowest_task: float
-    median_task: float
-    task_seconds: float
-    spark_seconds: float
-    held_back: float
-    commit_seconds: float
-    running: float  # seconds in which at least one task ran
+    slowest_task_s: float
+    median_task_s: float
+    all_tasks_s: float
+    spark_s: float
+    held_back_s: float
+    commit_s: float
+    running_s: float  # in which at least one task ran
     counters: Mapping[str, float]
     skipped: Mapping[str, int]  # reason -> rows
     dead_lettered: Mapping[str, int]
@@ -84,78 +84,78 @@ def parse(text: bytes) -> CommitLine:
     if version in range(FIRST_VERSION):
         raise NotALine(f"it is of version {version}, before the first release")
     try:
-        return _commit(line)
+        return _read_commit(line)
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
         raise NotALine(f"a value is not what it should be: {type(error).__name__} {printable(error)}") from None
 
 
-def _commit(line: Mapping[str, Any]) -> CommitLine:
+def _read_commit(line: Mapping[str, Any]) -> CommitLine:
     batch = line.get("batch_id")
     query = line.get("query_id")
     return CommitLine(
-        version=_count(line["report_version"]),
-        query=None if query is None else _name(query),
-        batch=None if batch is None else _count(batch),
-        committed_at=_number(line["committed_at_ms"], LATEST_MS) / 1000,
-        started_at=_time(line.get("started_at_ms")),
-        tasks=_count(line.get("tasks", 0)),
-        rows=_count(line["rows"]),
-        bytes=_count(line.get("bytes", 0)),
-        slowest_task=_seconds(line.get("slowest_task_seconds")),
-        median_task=_seconds(line.get("median_task_seconds")),
-        task_seconds=_seconds(line.get("task_seconds")),
-        spark_seconds=_seconds(line.get("spark_seconds")),
-        held_back=_seconds(line.get("held_back_seconds")),
-        commit_seconds=_seconds(line.get("commit_seconds")),
-        running=_seconds(line.get("running_seconds")),
-        counters={_name(name): _number(value, MAX_COUNTER) for name, value in line.get("counters", {}).items()},
-        skipped=_reasons(line["skipped_by_reason"]),
-        dead_lettered=_reasons(line["dead_lettered_by_reason"]),
-        exactly_once=_version(line.get("exactly_once")),
-        partitions={_name(topic): _partitions(partitions) for topic, partitions in line.get("offsets", {}).items()},
+        version=_read_count(line["report_version"]),
+        query=None if query is None else _read_name(query),
+        batch=None if batch is None else _read_count(batch),
+        committed_at_s=_read_number(line["committed_at_ms"], MAX_TIME_MS) / 1000,
+        started_at_s=_read_time_s(line.get("started_at_ms")),
+        tasks=_read_count(line.get("tasks", 0)),
+        rows=_read_count(line["rows"]),
+        bytes=_read_count(line.get("bytes", 0)),
+        slowest_task_s=_read_seconds(line.get("slowest_task_seconds")),
+        median_task_s=_read_seconds(line.get("median_task_seconds")),
+        all_tasks_s=_read_seconds(line.get("task_seconds")),
+        spark_s=_read_seconds(line.get("spark_seconds")),
+        held_back_s=_read_seconds(line.get("held_back_seconds")),
+        commit_s=_read_seconds(line.get("commit_seconds")),
+        running_s=_read_seconds(line.get("running_seconds")),
+        counters={_read_name(name): _read_number(value, MAX_COUNTER) for name, value in line.get("counters", {}).items()},
+        skipped=_read_reasons(line["skipped_by_reason"]),
+        dead_lettered=_read_reasons(line["dead_lettered_by_reason"]),
+        exactly_once=_read_version(line.get("exactly_once")),
+        partitions={_read_name(topic): _read_partitions(partitions) for topic, partitions in line.get("offsets", {}).items()},
     )
 
 
-def _name(value: object) -> str:
+def _read_name(value: object) -> str:
     if not isinstance(value, str):
         raise TypeError(f"{value!r} is no name")
     return printable(value, MAX_NAME_CHARACTERS)
 
 
-def _number(value: object, limit: float) -> float:
+def _read_number(value: object, limit: float) -> float:
     """Keep three digits after the point, as the sink writes them. Division by a smaller number could give infinity."""
-    if type(value) not in NUMBERS or not 0 <= value <= limit:  # type: ignore[operator]
+    if type(value) not in NUMBER_TYPES or not 0 <= value <= limit:  # type: ignore[operator]
         raise ValueError(f"{value!r} is not a number from 0 to {limit:g}")
     return round(float(value), 3)  # type: ignore[arg-type]
 
 
-def _time(milliseconds: object) -> float:
-    return nan if milliseconds is None else _number(milliseconds, LATEST_MS) / 1000
+def _read_time_s(milliseconds: object) -> float:
+    return nan if milliseconds is None else _read_number(milliseconds, MAX_TIME_MS) / 1000
 
 
-def _seconds(value: object) -> float:
-    return nan if value is None else _number(value, MAX_SECONDS)
+def _read_seconds(value: object) -> float:
+    return nan if value is None else _read_number(value, MAX_SECONDS)
 
 
-def _count(value: object, limit: int = MAX_COUNT) -> int:
+def _read_count(value: object, limit: int = MAX_COUNT) -> int:
     if type(value) is not int or not 0 <= value <= limit:
         raise ValueError(f"{value!r} is not a number from 0 to {limit}")
     return value
 
 
-def _partitions(offsets: Mapping[str, Any]) -> Partitions:
-    return {_count(int(number), MAX_PARTITIONS): _count(part["rows"]) for number, part in offsets.items()}
+def _read_partitions(offsets: Mapping[str, Any]) -> Partitions:
+    return {_read_count(int(number), MAX_PARTITIONS): _read_count(part["rows"]) for number, part in offsets.items()}
 
 
-def _version(outcome: Mapping[str, Any] | None) -> VersionOutcome | None:
+def _read_version(outcome: Mapping[str, Any] | None) -> VersionOutcome | None:
     if outcome is None:
         return None
-    counts = (_count(outcome.get(name, 0)) for name in ("skipped_partitions", "fenced", "other_rows"))
-    return VersionOutcome(_name(outcome.get("how", "committed")), *counts)
+    counts = (_read_count(outcome.get(name, 0)) for name in ("skipped_partitions", "fenced", "other_rows"))
+    return VersionOutcome(_read_name(outcome.get("how", "committed")), *counts)
 
 
-def _reasons(rows_by_reason: Mapping[str, Any]) -> dict[str, int]:
-    return {_name(reason): _count(rows) for reason, rows in rows_by_reason.items()}
+def _read_reasons(rows_by_reason: Mapping[str, Any]) -> dict[str, int]:
+    return {_read_name(reason): _read_count(rows) for reason, rows in rows_by_reason.items()}
 
 
 @dataclass
@@ -199,14 +199,14 @@ class ReportFile:
         self.path = path
         self._troubles = troubles
         self._offset = 0
-        self._line = 0
+        self._line_count = 0
         self._identity: tuple[int, int] | None = None
 
-    def first_commit_at(self) -> float:
+    def first_commit_at_s(self) -> float:
         """When the commit of the first line was, to order files by; infinity if that is no commit's line. Raises OSError."""
         with self.path.open("rb") as file:
             try:
-                return parse(file.readline(MAX_LINE_BYTES)).committed_at
+                return parse(file.readline(MAX_LINE_BYTES)).committed_at_s
             except NotALine:
                 return inf
 
@@ -240,7 +240,7 @@ class ReportFile:
                 self._troubles.unfinished_files.append(str(self.path))
                 return
             self._offset = file.tell()
-            self._line += 1
+            self._line_count += 1
             if is_too_long:
                 self._leave_out(f"it has more than {MAX_LINE_BYTES >> 20} MB")
             elif not text.isspace():
@@ -250,13 +250,13 @@ class ReportFile:
                     self._leave_out(str(error))
                 else:
                     self._troubles.commit_count += 1
-                    self._troubles.newer_count += commit.version > KNOWN_VERSION
+                    self._troubles.newer_count += commit.version > LAST_KNOWN_VERSION
                     yield commit
 
     def _leave_out(self, why: str) -> None:
         self._troubles.unreadable_count += 1
         if len(self._troubles.examples) < MAX_EXAMPLES:
-            self._troubles.examples.append(f"{printable(self.path)}, line {self._line}: {why}")
+            self._troubles.examples.append(f"{printable(self.path)}, line {self._line_count}: {why}")
 
 
 def _rest_of_line(file: BinaryIO) -> bytes:

@@ -18,16 +18,16 @@ from markupsafe import Markup
 
 import spark_kafka_sink
 from spark_kafka_sink.errors import printable
-from spark_kafka_sink.tools.report.findings import Finding, top
+from spark_kafka_sink.tools.report.findings import Finding, top_findings
 from spark_kafka_sink.tools.report.lines import Troubles
 from spark_kafka_sink.tools.report.pictures import MAX_HEAT_MAPS, heat_maps, is_one_moment, pictures
 from spark_kafka_sink.tools.report.statistics import MAX_QUERIES, Query, Statistics
 from spark_kafka_sink.tools.report.svg import HEAT
 from spark_kafka_sink.tools.words import count, moment, percent, rounded, seconds, size
 
-MAX_SECTIONS = 8  # queries with pictures; the others are in a table
-MAX_LISTED = 50
-OPTION = re.compile(
+MAX_SECTIONS = 8  # of queries, with pictures; the notes name the others
+MAX_QUERIES_LISTED = 50
+OPTION_PATTERN = re.compile(
     r"((?:kafka|spark|df)\.[\w.]*\w(?:=\w+|\(\"\w+\"\))?|(?:isolation|max)\.[\w.]*\w(?:=\w+)?"
     r"|[a-z]+[A-Z]\w*(?:=[\w-]+)?|trigger(?:\(processingTime=…\))?)"
 )
@@ -52,7 +52,7 @@ def html(statistics: Statistics, troubles: Troubles, files: Sequence[str], refre
         subtitle=f"{count(troubles.commit_count, 'commit')} from {', '.join(map(printable, files))}",
         refresh_s=refresh_s,
         no_line_is_a_commits=not queries and troubles.unreadable_count > 0,
-        findings=[{"kind": _kind(each), "text": each.observation, "advice": _in_code_font(each.advice)} for each in top(queries)],
+        findings=list(map(_finding, top_findings(queries))),
         sections=[_section(query, f"q{number}") for number, query in enumerate(queries[:MAX_SECTIONS])],
         shades=range(len(HEAT)),
         notes=[*troubles.sentences(), *_left_out(statistics, queries), *_how_to_read(queries[:MAX_SECTIONS])],
@@ -75,12 +75,13 @@ def replace_file(path: Path, text: str) -> None:
 def _in_code_font(text: str) -> Markup:
     """Put the names of options into code font."""
     return Markup("").join(
-        Markup("<code>{}</code>").format(part) if OPTION.fullmatch(part) else part for part in OPTION.split(text)
+        Markup("<code>{}</code>").format(part) if OPTION_PATTERN.fullmatch(part) else part for part in OPTION_PATTERN.split(text)
     )
 
 
-def _kind(finding: Finding) -> str:
-    return "trouble" if finding.is_trouble else "hint" if finding.weight > 0.5 else "well"
+def _finding(finding: Finding) -> dict[str, str]:
+    kind = "trouble" if finding.is_trouble else "hint" if finding.weight > 0.5 else "well"
+    return {"kind": kind, "text": finding.observation, "advice": _in_code_font(finding.advice)}
 
 
 def _section(query: Query, name: str) -> dict[str, object]:
@@ -89,7 +90,7 @@ def _section(query: Query, name: str) -> dict[str, object]:
     return {
         "name": name,
         "title": query.name[0].upper() + query.name[1:],
-        "span": f"{moment(query.first_at)} to {moment(query.last_at)}",
+        "span": f"{moment(query.first_at_s)} to {moment(query.last_at_s)}",
         "tiles": list(_tiles(query)),
         "pictures": pictures(query, name),
         "heat_maps": heat_maps(query, name),
@@ -104,30 +105,30 @@ def _tiles(query: Query) -> Iterator[tuple[str, str]]:
     yield "rows", rounded(totals.rows)
     yield "bytes", size(totals.bytes)
     yield "rows/s while tasks ran", rounded(query.rows_per_s)
-    yield f"time of a {query.unit}", seconds(query.series.median_of("wall"))
+    yield f"time of a {query.unit}", seconds(query.series.median("wall_s"))
     yield "skipped", rounded(query.skipped.total())
     yield "dead-lettered", rounded(query.dead_lettered.total())
-    yield "sent again", percent(query.series.sum_of("retried") / totals.sent_records) if totals.sent_records else "0"
+    yield "sent again", percent(query.series.sum("retried") / totals.sent_records) if totals.sent_records else "0"
 
 
 def _numbers_of_one_moment(query: Query) -> Iterator[Table]:
     """The numbers of a single moment, which have no picture."""
     if not is_one_moment(query):
         return
-    median_of = query.series.median_of
+    median = query.series.median
     rows = [
         ("tasks", f"{query.totals.most_tasks:,}"),
-        ("slowest task", seconds(median_of("slowest_task"))),
-        ("median task", seconds(median_of("median_task"))),
+        ("slowest task", seconds(median("slowest_task_s"))),
+        ("median task", seconds(median("median_task_s"))),
         ("batches", rounded(query.totals.batches)),
-        ("size of a batch, as sent", size(median_of("batch_size"))),
+        ("size of a batch, as sent", size(median("batch_bytes"))),
         ("bytes sent of bytes written", percent(query.compression)),
         ("Produce requests", rounded(query.totals.requests)),
-        ("records of a request", rounded(median_of("records_per_request"))),
-        ("a broker answers in", seconds(median_of("latency"))),
+        ("records of a request", rounded(median("records_per_request"))),
+        ("a broker answers in", seconds(median("latency_s"))),
     ]
-    waits = (("memory", "memory_wait"), ("metadata", "metadata_wait"), ("brokers that throttle", "throttle"))
-    rows += [(f"tasks waited for {what}", seconds(wait_s)) for what, name in waits if (wait_s := query.series.sum_of(name))]
+    waits = (("memory", "memory_wait_s"), ("metadata", "metadata_wait_s"), ("brokers that throttle", "throttle_s"))
+    rows += [(f"tasks waited for {cause}", seconds(wait_s)) for cause, name in waits if (wait_s := query.series.sum(name))]
     rows += [(topic, heat.in_words()) for topic, heat in query.heat.items() if heat.rows and heat.skew() is None]
     yield Table("Tasks, batches and requests", ("", "median" if query.totals.commits > 1 else "value"), rows)
 
@@ -163,7 +164,7 @@ def _how_to_read(queries: Sequence[Query]) -> Iterator[str]:
 def _left_out(statistics: Statistics, queries: Sequence[Query]) -> Iterator[str]:
     further_queries = queries[MAX_SECTIONS:]
     if further_queries:
-        query_list = ", ".join(f"{each.name} ({rounded(each.totals.rows)} rows)" for each in further_queries[:MAX_LISTED])
+        query_list = ", ".join(f"{each.name} ({rounded(each.totals.rows)} rows)" for each in further_queries[:MAX_QUERIES_LISTED])
         yield f"Without pictures, as they have fewer rows: {query_list}."
     if statistics.commits_left_out:
         yield f"{count(statistics.commits_left_out, 'commit')} of queries beyond the first {MAX_QUERIES} are not shown."

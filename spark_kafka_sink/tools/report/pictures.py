@@ -23,31 +23,26 @@ from matplotlib.path import Path as Outline
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from spark_kafka_sink.tools.report.series import ColumnValues
-from spark_kafka_sink.tools.report.statistics import TASK_SHARES, TIME_SHARES, Query
+from spark_kafka_sink.tools.report.statistics import TASK_PARTS, TIME_PARTS, Query
 from spark_kafka_sink.tools.report.svg import HEAT, HEIGHT, LINE_COLORS, STYLE, new_figure, to_svg
 from spark_kafka_sink.tools.words import moment, percent, rounded, seconds, several, size
 
-Part = tuple[str, str, ColumnValues]  # label, color, values
+StackPart = tuple[str, str, ColumnValues]  # label, color, values
 MAX_HEAT_MAPS = 6  # of a query
-MAX_ROWS = 32  # of a heat map; partitions next to each other share one if there are more
+MAX_HEAT_ROWS = 32  # of a heat map; partitions next to each other share one if there are more
 PART_NAMES = {
-    "running": "tasks run",
-    "outside": "outside of tasks",
-    "commit": "committing",
-    "spark": "Spark computes rows",
-    "held_back": "held back by a rate",
-    "sink": "encoding, sending",
-    "brokers": "waiting for brokers",
+    "running_s": "tasks run",
+    "outside_s": "outside of tasks",
+    "commit_s": "committing",
+    "spark_s": "Spark computes rows",
+    "held_back_s": "held back by a rate",
+    "sink_s": "encoding, sending",
+    "brokers_s": "waiting for brokers",
 }
-PART_COLORS = dict(
-    zip(
-        (*TIME_SHARES, *TASK_SHARES),
-        (*LINE_COLORS[3:1:-1], LINE_COLORS[4], LINE_COLORS[0], LINE_COLORS[5], LINE_COLORS[1], LINE_COLORS[2]),
-        strict=True,
-    )
-)
-BAND = 0.22  # opacity
-BAR_WIDTH = 0.008  # of the picture's width, for a stack at one moment
+PART_COLORS = dict(zip((*TIME_PARTS, *TASK_PARTS), (LINE_COLORS[number] for number in (3, 2, 4, 0, 5, 1, 2)), strict=True))
+BAND_OPACITY = 0.22
+BAR_WIDTH_SHARE = 0.008  # of the picture's width, for a stack at one moment
+MIN_SPAN_S = 0.001  # from the first to the last commit, to draw lines
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +52,7 @@ class Picture:
     title: str
     caption: str  # a sentence below it
     svg: str
-    has_shades: bool = False  # which need a legend
+    needs_legend: bool = False  # of the shades in a heat map
 
 
 def pictures(query: Query, name: str) -> list[Picture]:
@@ -91,17 +86,17 @@ def _bytes(query: Query, name: str) -> Picture | None:
 
 
 def _tasks(query: Query, name: str) -> Picture | None:
-    slowest, median = query.series.median_of("slowest_task"), query.series.median_of("median_task")
-    factor = f", {slowest / median:.1f} times the median" if median > 0 else ""
-    caption = f"The slowest task takes {seconds(slowest)}{factor}."
-    columns = {"slowest_task": "slowest", "median_task": "median"}
+    slowest_s, median_s = query.series.median("slowest_task_s"), query.series.median("median_task_s")
+    factor = f", {slowest_s / median_s:.1f} times the median" if median_s > 0 else ""
+    caption = f"The slowest task takes {seconds(slowest_s)}{factor}."
+    columns = {"slowest_task_s": "slowest", "median_task_s": "median"}
     return _lines(query, name, "Slowest task and median", caption, columns, seconds)
 
 
 def _batches(query: Query, name: str) -> Picture | None:
-    middle = size(query.series.median_of("batch_size"))
+    middle = size(query.series.median("batch_bytes"))
     caption = f"{several(query.totals.batches, 'batch', 'batches')}, {middle} each in the median, as sent."
-    return _lines(query, name, "Size of a batch", caption, {"batch_size": "bytes"}, size)
+    return _lines(query, name, "Size of a batch", caption, {"batch_bytes": "bytes"}, size)
 
 
 def _compression(query: Query, name: str) -> Picture | None:
@@ -110,45 +105,46 @@ def _compression(query: Query, name: str) -> Picture | None:
 
 
 def _requests(query: Query, name: str) -> Picture | None:
-    records, latency = query.series.median_of("records_per_request"), query.series.median_of("latency")
-    caption = f"{several(records, 'record')} each, answered in {seconds(latency)}."
+    records, latency_s = query.series.median("records_per_request"), query.series.median("latency_s")
+    caption = f"{several(records, 'record')} each, answered in {seconds(latency_s)}."
     return _lines(query, name, f"Produce requests of a {query.unit}", caption, {"requests": "requests"}, rounded)
 
 
 def _busy(query: Query, name: str) -> Picture | None:
-    caption = f"The rest of the time, {percent(1 - query.series.median_of('busy'))} in the median, Spark plans or waits for rows."
-    return _lines(query, name, "Part of the time at work", caption, {"busy": "at work"}, percent)
+    rest_share = 1 - query.series.median("busy_share")
+    caption = f"The rest of the time, {percent(rest_share)} in the median, Spark plans or waits for rows."
+    return _lines(query, name, "Part of the time at work", caption, {"busy_share": "at work"}, percent)
 
 
 def _retries(query: Query, name: str) -> Picture | None:
-    retried_records = query.series.sum_of("retried")
+    retried_records = query.series.sum("retried")
     if not retried_records:
         return None
     caption = f"{several(retried_records, 'record')} in all; sending again writes nothing twice."
     title = f"Records of a {query.unit} that were sent again"
-    return _stack(query, name, title, caption, [("records", LINE_COLORS[5], query.series.mean("retried"))], rounded)
+    return _stack(query, name, title, caption, [("records", LINE_COLORS[5], query.series.means("retried"))], rounded)
 
 
 def _lines(
     query: Query, name: str, title: str, caption: str, columns: dict[str, str], unit: Callable[[float], str]
 ) -> Picture | None:
     """None if no number is known, or if nothing can change because all commits are at one moment."""
-    known_columns = {column: label for column, label in columns.items() if not np.isnan(query.series.median(column)).all()}
+    known_columns = {column: label for column, label in columns.items() if not np.isnan(query.series.medians(column)).all()}
     if not known_columns or is_one_moment(query):
         return None
     figure = new_figure()
     axes = figure.add_subplot()
     for color, (column, label) in zip(LINE_COLORS, known_columns.items(), strict=False):
-        median = query.series.median(column)
-        low, high = query.series.low(column), query.series.high(column)
+        medians = query.series.medians(column)
+        lows, highs = query.series.lows(column), query.series.highs(column)
         axes.plot([], [], color=color, label=label)  # for the legend
         for times, positions in _pieces(query):
             if len(positions) == 1:
-                axes.vlines(times, low[positions], high[positions], color=color, alpha=2 * BAND)
-                axes.plot(times, median[positions], color=color, marker="o", markersize=4)
+                axes.vlines(times, lows[positions], highs[positions], color=color, alpha=2 * BAND_OPACITY)
+                axes.plot(times, medians[positions], color=color, marker="o", markersize=4)
             else:
-                axes.fill_between(times, low[positions], high[positions], color=color, alpha=BAND, linewidth=0)
-                axes.plot(times, median[positions], color=color)
+                axes.fill_between(times, lows[positions], highs[positions], color=color, alpha=BAND_OPACITY, linewidth=0)
+                axes.plot(times, medians[positions], color=color)
     _format_axes(axes, unit)
     if len(known_columns) > 1:
         _draw_legend(axes, len(known_columns))
@@ -160,34 +156,35 @@ def _pieces(query: Query) -> list[tuple[Any, list[int]]]:
     pieces: list[list[tuple[float, int]]] = [[]]
     pauses = query.pauses()
     for position, bucket in enumerate(query.series.buckets):
-        start = bucket.first_at
-        for pause in (each for each in pauses if bucket.first_at <= each.start < bucket.last_at):
-            pieces[-1].append(((start + pause.start) / 2, position))
+        start = bucket.first_at_s
+        for pause in (each for each in pauses if bucket.first_at_s <= each.start_s < bucket.last_at_s):
+            pieces[-1].append(((start + pause.start_s) / 2, position))
             pieces.append([])
-            start = pause.stop
-        pieces[-1].append(((start + bucket.last_at) / 2, position))
-        if not query.is_stream or any(each.start == bucket.last_at for each in pauses):
+            start = pause.stop_s
+        pieces[-1].append(((start + bucket.last_at_s) / 2, position))
+        if not query.is_stream or any(each.start_s == bucket.last_at_s for each in pauses):
             pieces.append([])
     return [(_dates(np.array([time for time, _ in piece])), [position for _, position in piece]) for piece in pieces if piece]
 
 
 def is_one_moment(query: Query) -> bool:
     """Whether there is no time over which anything could change."""
-    times = query.series.times
-    return len(times) < 2 or times[-1] - times[0] < 0.001
+    times_s = query.series.times_s
+    return len(times_s) < 2 or times_s[-1] - times_s[0] < MIN_SPAN_S
 
 
-def _dates(times: ColumnValues) -> Any:
-    return date2num([datetime.fromtimestamp(epoch_s, UTC) for epoch_s in times])
+def _dates(times_s: ColumnValues) -> Any:
+    return date2num([datetime.fromtimestamp(epoch_s, UTC) for epoch_s in times_s])
 
 
-def _draw_legend(axes: Axes, columns: int) -> None:
+def _draw_legend(axes: Axes, column_count: int) -> None:
     """Draw the legend above the picture."""
-    where = {"loc": "lower left", "bbox_to_anchor": (0, 1.0), "borderaxespad": 0.2}
-    axes.legend(**where, ncols=columns, handlelength=1, columnspacing=1, fontsize=10.5)
+    position = {"loc": "lower left", "bbox_to_anchor": (0, 1.0), "borderaxespad": 0.2}
+    axes.legend(**position, ncols=column_count, handlelength=1, columnspacing=1, fontsize=10.5)
 
 
 def _format_axes(axes: Axes, unit: Callable[[float], str]) -> None:
+    """Format both axes of a picture whose values are drawn. `unit` writes a value of the vertical axis, which begins at 0."""
     axes.set_ylim(0, 1.06 * (axes.dataLim.y1 if axes.dataLim.y1 > 0 else 1))
     axes.yaxis.set_major_locator(MaxNLocator(4, steps=[1, 2, 2.5, 5, 10]))
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: unit(value)))
@@ -203,25 +200,25 @@ def _format_time_axis(axes: Axes) -> None:
     axes.margins(x=0.01)
 
 
-def _picture(figure: Figure, query: Query, name: str, title: str, caption: str, *, has_shades: bool = False) -> Picture:
-    span = f"{query.commits()}, from {moment(query.first_at)} to {moment(query.last_at)}."
-    return Picture(title, caption, to_svg(figure, name, title, f"{caption} {span}"), has_shades)
+def _picture(figure: Figure, query: Query, name: str, title: str, caption: str, *, needs_legend: bool = False) -> Picture:
+    span = f"{query.commits_in_words()}, from {moment(query.first_at_s)} to {moment(query.last_at_s)}."
+    return Picture(title, caption, to_svg(figure, name, title, f"{caption} {span}"), needs_legend)
 
 
 # PARTS
 
 
 def _time(query: Query, name: str) -> Picture | None:
-    shares = {part: share for part in TIME_SHARES if (share := query.share_of_time(part)) > 0.0005}
-    parts = [(PART_NAMES[part], PART_COLORS[part], query.series.mean(part)) for part in shares]
+    shares = {part: share for part in TIME_PARTS if (share := query.share_of_time(part)) > 0.0005}
+    parts = [(PART_NAMES[part], PART_COLORS[part], query.series.means(part)) for part in shares]
     caption = f"{_shares_in_words(shares)} of the time from its first task to its commit."
     return _stack(query, name, f"Where the time of a {query.unit} goes", caption, parts, seconds)
 
 
 def _task_time(query: Query, name: str) -> Picture | None:
-    shares = {part: share for part in TASK_SHARES if (share := query.share(part)) > 0.0005}
-    tasks = query.series.total("timed_tasks")
-    parts = [(PART_NAMES[part], PART_COLORS[part], query.series.total(part) / np.where(tasks, tasks, np.nan)) for part in shares]
+    shares = {part: share for part in TASK_PARTS if (share := query.share_of_task_time(part)) > 0.0005}
+    tasks = query.series.sums("timed_tasks")
+    parts = [(PART_NAMES[part], PART_COLORS[part], query.series.sums(part) / np.where(tasks, tasks, np.nan)) for part in shares]
     caption = f"{_shares_in_words(shares)} of the tasks' time. Shown is the mean of the tasks."
     return _stack(query, name, "What a task does with its time", caption, parts, seconds)
 
@@ -233,30 +230,30 @@ def _shares_in_words(shares: Mapping[str, float]) -> str:
 
 
 def _waits(query: Query, name: str) -> Picture | None:
-    labels = {"memory_wait": "memory", "metadata_wait": "metadata", "throttle": "throttled by brokers"}
-    columns = {column: label for column, label in labels.items() if query.series.sum_of(column)}
+    labels = {"memory_wait_s": "memory", "metadata_wait_s": "metadata", "throttle_s": "throttled by brokers"}
+    columns = {column: label for column, label in labels.items() if query.series.sum(column)}
     if not columns:
         return None
     title = f"What tasks wait for in a {query.unit}"
-    waits_in_words = ", ".join(f"{label} {seconds(query.series.sum_of(column))}" for column, label in columns.items())
+    waits_in_words = ", ".join(f"{label} {seconds(query.series.sum(column))}" for column, label in columns.items())
     caption = f"All tasks together: {waits_in_words}."
     if is_one_moment(query):
-        means = [query.series.mean(column) for column in columns]
+        means = [query.series.means(column) for column in columns]
         parts = list(zip(columns.values(), LINE_COLORS, means, strict=False))
         return _stack(query, name, title, caption, parts, seconds)
     return _lines(query, name, title, caption, columns, seconds)
 
 
 def _stack(
-    query: Query, name: str, title: str, caption: str, parts: Sequence[Part], unit: Callable[[float], str]
+    query: Query, name: str, title: str, caption: str, parts: Sequence[StackPart], unit: Callable[[float], str]
 ) -> Picture | None:
-    """None if nothing is known, or if there is only one bar: a table has its number."""
-    is_still = is_one_moment(query)
-    if not parts or (is_still and len(parts) == 1):
+    """None if nothing is known, or if there is only one bar: a table of the page has its number."""
+    has_bars = is_one_moment(query)
+    if not parts or (has_bars and len(parts) == 1):
         return None
-    figure = new_figure(24 + 34 * len(parts) if is_still else HEIGHT)
+    figure = new_figure(24 + 34 * len(parts) if has_bars else HEIGHT)
     axes = figure.add_subplot()
-    if is_still:
+    if has_bars:
         _draw_bars(axes, parts, unit)
     else:
         _draw_areas(axes, query, parts)
@@ -266,13 +263,13 @@ def _stack(
     return _picture(figure, query, name, title, caption)
 
 
-def _draw_areas(axes: Axes, query: Query, parts: Sequence[Part]) -> None:
+def _draw_areas(axes: Axes, query: Query, parts: Sequence[StackPart]) -> None:
     values = np.nan_to_num(np.array([each for _, _, each in parts]))
     colors = [color for _, color, _ in parts]
     for label, color, _ in parts:
         axes.fill_between([], [], color=color, label=label)  # for the legend
-    all_times = _dates(query.series.times)
-    width = BAR_WIDTH * (all_times[-1] - all_times[0])
+    all_times = _dates(query.series.times_s)
+    width = BAR_WIDTH_SHARE * (all_times[-1] - all_times[0])
     for times, positions in _pieces(query):
         if len(positions) == 1:
             bottoms = np.cumsum(values[:, positions[0]]) - values[:, positions[0]]
@@ -281,7 +278,7 @@ def _draw_areas(axes: Axes, query: Query, parts: Sequence[Part]) -> None:
             axes.stackplot(times, values[:, positions], colors=colors, linewidth=0)
 
 
-def _draw_bars(axes: Axes, parts: Sequence[Part], unit: Callable[[float], str]) -> None:
+def _draw_bars(axes: Axes, parts: Sequence[StackPart], unit: Callable[[float], str]) -> None:
     """Draw horizontal bars with their labels, when all commits are at one moment."""
     means = [float(np.nanmean(values)) for _, _, values in parts]
     axes.barh(range(len(parts)), means, color=[color for _, color, _ in parts], height=0.6)
@@ -309,52 +306,54 @@ def _remove_frame(axes: Axes) -> None:
 
 
 def _heat_map(topic: str, query: Query, name: str) -> Picture | None:
-    """None if there is only one bar: a table has its number."""
+    """None if there is only one bar: a table of the page has its number."""
     heat = query.heat[topic]
     partitions, table = heat.by_partition()
     labels, table = _join_rows(partitions, table)
-    rows = len(labels)
+    row_count = len(labels)
     title = f"Rows by partition of {topic}"
     caption = heat.in_words()
-    is_still = is_one_moment(query) or heat.times[-1][1] - heat.times[0][0] < 0.001
-    if is_still and rows == 1:
+    has_bars = is_one_moment(query) or heat.times_s[-1][1] - heat.times_s[0][0] < MIN_SPAN_S
+    if has_bars and row_count == 1:
         return None
-    height = 24 + max(3, rows) * (17 if rows <= 12 else 11)
-    figure = new_figure(height if is_still else height + 38)
+    height = 24 + max(3, row_count) * (17 if row_count <= 12 else 11)
+    figure = new_figure(height if has_bars else height + 38)
     axes = figure.add_subplot()
-    if is_still:
+    if has_bars:
         _draw_partition_bars(axes, labels, table.sum(axis=1))
     else:
-        _draw_cells(axes, table / np.array(heat.commit_counts), _columns(query, heat.times))
+        _draw_cells(axes, table / np.array(heat.commit_counts), _spans(query, heat.times_s))
         _format_time_axis(axes)
         _label_rows(axes, labels, 0.5)
-        axes.set_ylim(rows, 0)
+        axes.set_ylim(row_count, 0)
     _remove_frame(axes)
     axes.set_ylabel("partition")
-    return _picture(figure, query, name, title, caption, has_shades=not is_still)
+    return _picture(figure, query, name, title, caption, needs_legend=not has_bars)
 
 
-def _columns(query: Query, times: Sequence[tuple[float, float]]) -> list[list[tuple[float, float]]]:
+def _spans(query: Query, times_s: Sequence[tuple[float, float]]) -> list[list[tuple[float, float]]]:
     """From when to when each column of a heat map is drawn: to the next one, but not across a pause of a stream."""
     pauses = query.pauses()
-    min_width = (times[-1][1] - times[0][0]) * BAR_WIDTH
+    min_width_s = (times_s[-1][1] - times_s[0][0]) * BAR_WIDTH_SHARE
     columns = []
-    for (first, last), (following, _) in zip(times, [*times[1:], (inf, inf)], strict=True):
-        inner_pauses = [each for each in pauses if first <= each.start < last]
-        starts = [first, *(each.stop for each in inner_pauses)]
-        stops = [*(each.start for each in inner_pauses), last]
-        pause = next((each.start for each in pauses if last <= each.start < following), None)  # commits may lack the topic
-        is_last = not query.is_stream or following == inf or pause is not None
-        stops[-1] = max(last if pause is None else pause, starts[-1] + min_width) if is_last else following
-        columns.append(list(zip(starts, stops, strict=True)))
+    for (first_s, last_s), (following_s, _) in zip(times_s, [*times_s[1:], (inf, inf)], strict=True):
+        spans, start_s = [], first_s
+        for pause in (each for each in pauses if first_s <= each.start_s < last_s):
+            spans.append((start_s, pause.start_s))
+            start_s = pause.stop_s
+        # Later commits before the next column may lack the topic.
+        pause_s = next((each.start_s for each in pauses if last_s <= each.start_s < following_s), None)
+        ends_here = not query.is_stream or following_s == inf or pause_s is not None
+        stop_s = max(last_s if pause_s is None else pause_s, start_s + min_width_s) if ends_here else following_s
+        columns.append([*spans, (start_s, stop_s)])
     return columns
 
 
 def _join_rows(partitions: Sequence[int], table: Any) -> tuple[list[str], Any]:
-    """Join partitions into at most MAX_ROWS rows. A row shows its fullest partition, so that no skew is hidden."""
-    if len(partitions) <= MAX_ROWS:
+    """Join partitions into at most MAX_HEAT_ROWS rows. A row shows its fullest partition, so that no skew is hidden."""
+    if len(partitions) <= MAX_HEAT_ROWS:
         return [str(partition) for partition in partitions], table
-    starts = np.unique(np.linspace(0, len(partitions), MAX_ROWS + 1).astype(int))[:-1]
+    starts = np.unique(np.linspace(0, len(partitions), MAX_HEAT_ROWS + 1).astype(int))[:-1]
     stops = [*starts[1:], len(partitions)]
     labels = [f"{partitions[start]}–{partitions[stop - 1]}" for start, stop in zip(starts, stops, strict=True)]
     return labels, np.maximum.reduceat(table, starts, axis=0)
@@ -365,8 +364,8 @@ def _draw_cells(axes: Axes, table: Any, columns: Sequence[Sequence[tuple[float, 
     edges = [_dates(np.array(spans).ravel()).reshape(-1, 2) for spans in columns]
     positive_values = table[table > 0]
     # Rows that are all alike get the shade in the middle.
-    top = max(float(positive_values.max()), 2 * float(positive_values.mean())) if positive_values.size else 1.0
-    shades = np.where(table > 0, 1 + np.minimum(len(HEAT) - 2, (table / top * (len(HEAT) - 1)).astype(int)), 0)
+    full_rows = max(float(positive_values.max()), 2 * float(positive_values.mean())) if positive_values.size else 1.0
+    shades = np.where(table > 0, 1 + np.minimum(len(HEAT) - 2, (table / full_rows * (len(HEAT) - 1)).astype(int)), 0)
     for shade, color in enumerate(HEAT):
         positions = np.argwhere(shades == shade)
         if len(positions):

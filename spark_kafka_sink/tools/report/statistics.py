@@ -26,28 +26,28 @@ MAX_TOPICS = 100  # of a query; further ones are not shown
 MAX_REASONS = 100
 
 MAX_PAUSES = 32  # the longest ones
-LONG_PAUSE = 10  # cycles: a stream that commits nothing for so long has paused
+MIN_PAUSE_CYCLES = 10  # a stream that commits nothing for so long has paused
 
-# The parts of a commit's time, in seconds; with `between`, Spark's time before it, they are its cycle.
-TIME_SHARES = ("running", "outside", "commit")
-# The parts of `task_seconds`, the time of all its tasks together.
-TASK_SHARES = ("spark", "held_back", "sink", "brokers")
-# Columns that are a counter of the line, and the divisor: times become seconds.
+# Columns that add up to `wall_s`, the time of a commit. With `between_s`, the time before the commit, they are `cycle_s`.
+TIME_PARTS = ("running_s", "outside_s", "commit_s")
+# Columns that add up to `all_tasks_s`, the time of all tasks of a commit.
+TASK_PARTS = ("spark_s", "held_back_s", "sink_s", "brokers_s")
+# Columns that are counters of the line: the counter, and a divisor that makes seconds of times.
 COLUMNS_OF_COUNTERS = {
-    "batch_size": ("batch-size-avg", 1),
+    "batch_bytes": ("batch-size-avg", 1),
     "requests": ("produce-request-total", 1),
     "records_per_request": ("records-per-request-avg", 1),
-    "latency": ("request-latency-avg", 1e3),
-    "memory_wait": ("bufferpool-wait-time-ms-total", 1e3),
-    "metadata_wait": ("metadata-wait-time-ns-total", 1e9),
-    "flush": ("flush-time-ns-total", 1e9),
-    "throttle": ("produce-throttle-time-total", 1e3),
+    "latency_s": ("request-latency-avg", 1e3),
+    "memory_wait_s": ("bufferpool-wait-time-ms-total", 1e3),
+    "metadata_wait_s": ("metadata-wait-time-ns-total", 1e9),
+    "flush_s": ("flush-time-ns-total", 1e9),
+    "throttle_s": ("produce-throttle-time-total", 1e3),
     "retried": ("record-retry-total", 1),
     "splits": ("batch-split-total", 1),
 }
 COLUMNS = (
-    *("rows_per_s", "bytes_per_s", "rows", "timed_rows", "wall", "cycle", "busy", "between", *TIME_SHARES, *TASK_SHARES),
-    *("slowest_task", "median_task", "timed_tasks", "task_seconds", "compression", *COLUMNS_OF_COUNTERS),
+    *("rows_per_s", "bytes_per_s", "rows", "timed_rows", "wall_s", "cycle_s", "busy_share", "between_s", *TIME_PARTS),
+    *(*TASK_PARTS, "slowest_task_s", "median_task_s", "timed_tasks", "all_tasks_s", "compression", *COLUMNS_OF_COUNTERS),
 )
 
 
@@ -64,7 +64,7 @@ class Totals:
     batches: float = 0.0
     requests: float = 0.0
     most_tasks: int = 0
-    longest_throttle: float = 0.0  # seconds
+    longest_throttle_s: float = 0.0
 
     def add(self, commit: CommitLine) -> None:
         counters = commit.counters
@@ -77,15 +77,15 @@ class Totals:
         self.batches += counters.get("batch-send-total", 0)
         self.requests += counters.get("produce-request-total", 0)
         self.most_tasks = max(self.most_tasks, commit.tasks)
-        self.longest_throttle = max(self.longest_throttle, counters.get("produce-throttle-time-max", 0) / 1000)
+        self.longest_throttle_s = max(self.longest_throttle_s, counters.get("produce-throttle-time-max", 0) / 1000)
 
 
 class Pause(NamedTuple):
-    """A stream's pause: nothing was committed between two commits, for `seconds` until the first task of the later one."""
+    """A stream's pause: nothing was committed between two commits, for `duration_s` until the first task of the later one."""
 
-    seconds: float
-    start: float  # when the earlier one was committed, seconds since 1970
-    stop: float  # when the later one was
+    duration_s: float
+    start_s: float  # when the earlier one was committed, in seconds since 1970
+    stop_s: float  # when the later one was
 
 
 class Query:
@@ -107,8 +107,8 @@ class Query:
         self.fenced_count = 0
         self.other_rows = 0
         self.repeated_count = 0  # commits of a micro-batch that had been committed before
-        self.first_at = nan
-        self.last_at = nan
+        self.first_at_s = nan
+        self.last_at_s = nan
         self._last_batch: int | None = None
         self._pauses: list[Pause] = []  # a heap
 
@@ -122,14 +122,14 @@ class Query:
 
     @property
     def unit(self) -> str:
-        """The word for what one commit is of."""
+        """The noun for what one commit writes."""
         return "micro-batch" if self.is_stream else "write"
 
     @property
     def is_exactly_once(self) -> bool:
         return bool(self.versions)
 
-    def commits(self) -> str:
+    def commits_in_words(self) -> str:
         return count(self.totals.commits, self.unit, "micro-batches" if self.is_stream else "writes")
 
     def topics_by_rows(self) -> list[str]:
@@ -139,20 +139,20 @@ class Query:
     def add(self, commit: CommitLine) -> None:
         """Add the next commit: to the sums, the series, the pauses, and the heat of its topics."""
         self.totals.add(commit)
-        self._count(commit)
+        self._count_events(commit)
         row = self._row(commit)
-        self.series.add(commit.committed_at, row)
+        self.series.add(commit.committed_at_s, row)
         if self.is_stream and self.totals.commits > 1:
-            cycle, between = (row[COLUMNS.index(name)] for name in ("cycle", "between"))
-            self._remember_pause(Pause(cycle if isnan(between) else between, self.last_at, commit.committed_at))
+            cycle_s, between_s = (row[COLUMNS.index(name)] for name in ("cycle_s", "between_s"))
+            self._remember_pause(Pause(cycle_s if isnan(between_s) else between_s, self.last_at_s, commit.committed_at_s))
         for topic, partitions in commit.partitions.items():
             if topic in self.heat or len(self.heat) < MAX_TOPICS:
-                self.heat.setdefault(topic, Heat()).add(commit.committed_at, partitions)
-        if isnan(self.first_at):
-            self.first_at = commit.committed_at if isnan(commit.started_at) else commit.started_at
-        self.last_at = commit.committed_at
+                self.heat.setdefault(topic, Heat()).add(commit.committed_at_s, partitions)
+        if isnan(self.first_at_s):
+            self.first_at_s = commit.committed_at_s if isnan(commit.started_at_s) else commit.started_at_s
+        self.last_at_s = commit.committed_at_s
 
-    def _count(self, commit: CommitLine) -> None:
+    def _count_events(self, commit: CommitLine) -> None:
         for rows_by_reason, new_rows in ((self.skipped, commit.skipped), (self.dead_lettered, commit.dead_lettered)):
             for reason, rows in new_rows.items():
                 rows_by_reason[reason if reason in rows_by_reason or len(rows_by_reason) < MAX_REASONS else ""] += rows
@@ -173,72 +173,78 @@ class Query:
 
     def pauses(self) -> list[Pause]:
         """The pauses that are long for this stream, such as an outage, a restart or a night without rows; in order of time."""
-        long_pause_s = LONG_PAUSE * self.series.median_of("cycle")
-        return sorted((each for each in self._pauses if each.seconds > long_pause_s), key=lambda pause: pause.start)
+        min_pause_s = MIN_PAUSE_CYCLES * self.series.median("cycle_s")
+        return sorted((each for each in self._pauses if each.duration_s > min_pause_s), key=lambda pause: pause.start_s)
 
     def _row(self, commit: CommitLine) -> tuple[float, ...]:
         counters = {column: commit.counters.get(name, nan) / divisor for column, (name, divisor) in COLUMNS_OF_COUNTERS.items()}
-        running, commit_seconds = commit.running, 0.0 if isnan(commit.commit_seconds) else commit.commit_seconds
-        wall = commit.committed_at - commit.started_at
-        if not isnan(running):
-            wall = max(wall, running + commit_seconds)  # a machine with another clock
-        cycle = max(commit.committed_at - self.last_at, wall) if self.is_stream else nan  # NaN for the first commit
-        bytes_before = commit.counters.get("uncompressed-byte-total", 0) or nan
+        running_s, bytes_before = commit.running_s, commit.counters.get("uncompressed-byte-total", 0) or nan
         values = {
-            "rows_per_s": commit.rows / (running or nan),
-            "bytes_per_s": commit.bytes / (running or nan),
+            "rows_per_s": commit.rows / (running_s or nan),
+            "bytes_per_s": commit.bytes / (running_s or nan),
             "rows": commit.rows,
-            "timed_rows": nan if isnan(running) else commit.rows,
-            "wall": wall,
-            "cycle": cycle,
-            "busy": wall / (cycle or nan),
-            "between": cycle - wall,
-            "running": running,
-            "outside": max(wall - running - commit_seconds, 0.0),  # NaN stays NaN
-            "commit": commit_seconds if not isnan(wall - running) else nan,
-            **_task_shares(commit, counters["memory_wait"] + counters["metadata_wait"] + counters["flush"]),
-            "slowest_task": commit.slowest_task,
-            "median_task": commit.median_task,
-            "timed_tasks": nan if isnan(commit.task_seconds) else commit.tasks,
-            "task_seconds": commit.task_seconds,
+            "timed_rows": nan if isnan(running_s) else commit.rows,
+            **self._time_columns(commit),
+            **_task_parts(commit, counters["memory_wait_s"] + counters["metadata_wait_s"] + counters["flush_s"]),
+            "slowest_task_s": commit.slowest_task_s,
+            "median_task_s": commit.median_task_s,
+            "timed_tasks": nan if isnan(commit.all_tasks_s) else commit.tasks,
+            "all_tasks_s": commit.all_tasks_s,
             "compression": commit.counters.get("byte-total", nan) / bytes_before,
             **counters,
         }
         return tuple(values[name] for name in COLUMNS)
 
+    def _time_columns(self, commit: CommitLine) -> dict[str, float]:
+        """The time of a commit, its parts, and the cycle that it ends, which is NaN for the first commit."""
+        running_s, commit_s = commit.running_s, 0.0 if isnan(commit.commit_s) else commit.commit_s
+        wall_s = commit.committed_at_s - commit.started_at_s
+        if not isnan(running_s):
+            wall_s = max(wall_s, running_s + commit_s)  # a machine with another clock
+        cycle_s = max(commit.committed_at_s - self.last_at_s, wall_s) if self.is_stream else nan
+        return {
+            "wall_s": wall_s,
+            "cycle_s": cycle_s,
+            "busy_share": wall_s / (cycle_s or nan),
+            "between_s": cycle_s - wall_s,
+            "running_s": running_s,
+            "outside_s": max(wall_s - running_s - commit_s, 0.0),  # NaN stays NaN
+            "commit_s": commit_s if not isnan(wall_s - running_s) else nan,
+        }
+
     @property
     def rows_per_s(self) -> float:
         """Rows per second while tasks ran, over all commits; NaN if that is not known."""
-        running = self.series.sum_of("running")
-        return self.series.sum_of("timed_rows") / running if running else nan
+        running_s = self.series.sum("running_s")
+        return self.series.sum("timed_rows") / running_s if running_s else nan
 
     @property
     def compression(self) -> float:
         """Bytes sent, in proportion to the same records before compression. Batches have headers, so it may exceed 1."""
-        before = self.totals.bytes_before_compression
-        return self.totals.sent_bytes / before if before else nan
+        bytes_before = self.totals.bytes_before_compression
+        return self.totals.sent_bytes / bytes_before if bytes_before else nan
 
-    def share(self, name: str) -> float:
+    def share_of_task_time(self, name: str) -> float:
         """The share of all tasks' time that a column of seconds has: 0 to 1; NaN if it is not known."""
-        total = self.series.sum_of("task_seconds")
-        return min(1.0, self.series.sum_of(name) / total) if total else nan
+        total_s = self.series.sum("all_tasks_s")
+        return min(1.0, self.series.sum(name) / total_s) if total_s else nan
 
     def share_of_time(self, name: str) -> float:
-        """The share of all commits' time that one of TIME_SHARES has; NaN if it is not known."""
-        total = sum(self.series.sum_of(each) for each in TIME_SHARES)
-        return self.series.sum_of(name) / total if total else nan
+        """The share of all commits' time that one of TIME_PARTS has; NaN if it is not known."""
+        total_s = sum(self.series.sum(each) for each in TIME_PARTS)
+        return self.series.sum(name) / total_s if total_s else nan
 
 
-def _task_shares(commit: CommitLine, wait_for_brokers: float) -> dict[str, float]:
-    """TASK_SHARES, in seconds of all tasks together."""
-    if isnan(commit.task_seconds):
-        return dict.fromkeys(TASK_SHARES, nan)
-    seconds_left = commit.task_seconds
+def _task_parts(commit: CommitLine, wait_for_brokers_s: float) -> dict[str, float]:
+    """The values of TASK_PARTS."""
+    if isnan(commit.all_tasks_s):
+        return dict.fromkeys(TASK_PARTS, nan)
+    left_s = commit.all_tasks_s
     parts = {}
-    for name, part_seconds in (("spark", commit.spark_seconds), ("held_back", commit.held_back), ("brokers", wait_for_brokers)):
-        parts[name] = min(0.0 if isnan(part_seconds) else part_seconds, seconds_left)
-        seconds_left -= parts[name]
-    return {**parts, "sink": seconds_left}
+    for name, part_s in (("spark_s", commit.spark_s), ("held_back_s", commit.held_back_s), ("brokers_s", wait_for_brokers_s)):
+        parts[name] = min(0.0 if isnan(part_s) else part_s, left_s)
+        left_s -= parts[name]
+    return {**parts, "sink_s": left_s}
 
 
 @dataclass

@@ -1,7 +1,7 @@
 """`abort` and `commit`: look twice, judge, ask, look a third time, and then end the transactions. With --yes, they do not ask.
 
 Laws: nothing is ended without a "y" or --yes. Both leave a query alone that has shown a sign of life, even
-during the question. `abort` also leaves a decided version alone. Flags of `abort` override the last two.
+during the question. `abort` also leaves a decided version alone. Flags of `abort` override the last two laws.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from spark_kafka_sink.tools.transactions import output
 from spark_kafka_sink.tools.transactions.console import Console
 from spark_kafka_sink.tools.transactions.signs_of_life import Look, look
 from spark_kafka_sink.tools.transactions.survey import Survey, SurveyedTransaction, other_prefixes, survey
-from spark_kafka_sink.tools.transactions.verdicts import EVEN_DECIDED, FORCE, Obstacle, Verdict, judge, judge_decided
+from spark_kafka_sink.tools.transactions.verdicts import BY_EVEN_DECIDED, BY_FORCE, Obstacle, Verdict, judge, judge_decided
 from spark_kafka_sink.tools.words import count
 
 MS_PER_S = 1000
@@ -44,7 +44,7 @@ class _Change(ABC):
         self._console = console
 
     def run(self) -> int:
-        """Returns the exit code. Blocks for --watch-seconds, the answer to the question, and requests. Raises KafkaError."""
+        """Return the exit code. Blocks for --watch-seconds, the answer to the question, and requests. Raises KafkaError."""
         before = self._look()
         for warning in output.warnings(before.survey):
             self._console.note(f"warning: {warning}")
@@ -93,8 +93,9 @@ class _Change(ABC):
 
     def _judge_again(self, verdicts: Sequence[Verdict], last_look: Look) -> list[Verdict]:
         """Look and judge again after the question, which may have waited for hours."""
-        tasks = {each.transaction.task for each in _to_be_ended(verdicts)}
-        new_verdicts = [each for each in self._judge(last_look, self._look(last_look)) if each.transaction.task in tasks]
+        attempt_ids = {each.transaction.attempt_id for each in _to_be_ended(verdicts)}
+        all_verdicts = self._judge(last_look, self._look(last_look))
+        new_verdicts = [each for each in all_verdicts if each.transaction.attempt_id in attempt_ids]
         self._console.say(*output.verdict_lines(new_verdicts, self.PARTICIPLE))
         return [each for each in verdicts if each.is_left_alone] + new_verdicts
 
@@ -106,7 +107,7 @@ class _Change(ABC):
 
     @abstractmethod
     def _end(self, verdicts: Sequence[Verdict]) -> bool:
-        """End them, and print which have ended and what failed. Returns whether all have ended."""
+        """End the transactions, print which have ended and what failed, and return whether all have ended."""
 
 
 def _to_be_ended(verdicts: Sequence[Verdict]) -> list[Verdict]:
@@ -122,29 +123,30 @@ class AbortOpen(_Change):
         return prefix_survey.unfinished_transactions
 
     def _judge(self, before: Look, after: Look) -> list[Verdict]:
-        overridden = (FORCE if self._arguments.force else set()) | (EVEN_DECIDED if self._arguments.even_decided else set())
-        return judge(before, after, overridden)
+        overridden_obstacles = {*(BY_FORCE if self._arguments.force else ())}
+        overridden_obstacles |= BY_EVEN_DECIDED if self._arguments.even_decided else set()
+        return judge(before, after, overridden_obstacles)
 
     def _end(self, verdicts: Sequence[Verdict]) -> bool:
-        by_task = {each.transaction.task: each for each in verdicts}
-        new_survey, error = self._fence(by_task)
-        unfinished = [each for each in new_survey.unfinished_transactions if each.task in by_task]
-        remaining = [each for each in unfinished if _is_left(each, by_task[each.task].transaction)]
+        by_id = {each.transaction.attempt_id: each for each in verdicts}
+        new_survey, error = self._fence(by_id)
+        unfinished_transactions = [each for each in new_survey.unfinished_transactions if each.attempt_id in by_id]
+        remaining = [each for each in unfinished_transactions if _is_left(each, by_id[each.attempt_id].transaction)]
         for each in remaining:
-            del by_task[each.task]
-        if by_task:
-            self._console.say(f"Aborted: {output.plan(list(by_task.values()))}.")
+            del by_id[each.attempt_id]
+        if by_id:
+            self._console.say(f"Aborted: {output.plan(list(by_id.values()))}.")
         if remaining:
             self._console.say(*output.short_table(remaining))
             why = "they have begun anew: is the query alive?" if error is None else str(error)
             self._console.note(f"error: {count(len(remaining), 'transactional id')} not ended: {why}")
         return not remaining
 
-    def _fence(self, tasks: Collection[AttemptId]) -> tuple[Survey, KafkaError | None]:
+    def _fence(self, attempt_ids: Collection[AttemptId]) -> tuple[Survey, KafkaError | None]:
         """Fence the ids. Returns what there is then, and an error if an id could not be fenced. Fenced ids may be Empty."""
         fence_error: KafkaError | None = None
         try:
-            fence_all(self._client, self._names, tasks)
+            fence_all(self._client, self._names, attempt_ids)
         except KafkaError as error:
             fence_error = error
         try:
@@ -172,7 +174,7 @@ class CommitDecided(_Change):
         return judge_decided(before, after, {Obstacle.UNWATCHED} if self._arguments.force else ())
 
     def _end(self, verdicts: Sequence[Verdict]) -> bool:
-        owners = dict.fromkeys(each.transaction.task.owner for each in verdicts)
+        owners = dict.fromkeys(each.transaction.attempt_id.owner for each in verdicts)
         decisions = decisions_of(self._client, self._names, owners).values()
         successes = [self._roll_forward(each[-1].ledger) for each in decisions if each]
         return all(successes)

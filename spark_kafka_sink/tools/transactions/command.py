@@ -22,9 +22,9 @@ from spark_kafka_sink.exactly_once.names import PrefixNames
 from spark_kafka_sink.tools.arguments import (
     help_epilog,
     new_parser,
-    non_negative_int,
-    pair,
-    positive_int,
+    parse_non_negative_int,
+    parse_pair,
+    parse_positive_int,
     tool_name,
     with_bootstrap_servers,
 )
@@ -60,65 +60,65 @@ def build_parser(prog: str = PROG) -> argparse.ArgumentParser:
     description = "List the open transactions of exactly-once writes, and abort or commit what a query that has died left."
     parser = new_parser(prog, description, EXAMPLES, success=DONE_MEANS, failure=FAILED_MEANS)
     commands = parser.add_subparsers(dest="command", required=True, metavar="|".join(VERBS))
-    what = "show open transactions; needs DESCRIBE on the prefix's transactional ids and groups"
-    command = _add_command(commands, prog, "list", what)
+    summary = "show open transactions; needs DESCRIBE on the prefix's transactional ids and groups"
+    command = _add_command(commands, prog, "list", summary)
     json_help = "one JSON object per line instead of a table, and a last one with their number; times are milliseconds"
     command.add_argument("--json", action="store_true", help=json_help)
     recent_help = "also show ended transactions that began within this time; it takes a look at every id"
     recent_help += " (default: %(default)s, none)"
-    command.add_argument("--recent-minutes", type=non_negative_int, default=0, metavar="N", help=recent_help)
-    what = "abort the open transactions of queries that have died; asks before"
-    command = _add_changing_command(commands, prog, "abort", what)
+    command.add_argument("--recent-minutes", type=parse_non_negative_int, default=0, metavar="N", help=recent_help)
+    summary = "abort the open transactions of queries that have died; asks before"
+    command = _add_changing_command(commands, prog, "abort", summary)
     force_help = "also abort a query that is alive; it fails. Nothing is lost or doubled when it is run again"
     command.add_argument("--force", action="store_true", help=force_help)
     lost_help = f"also abort a version that is decided: {output.WHAT_IS_LOST}"
     command.add_argument("--even-decided", action="store_true", help=lost_help)
-    what = "commit the versions that are decided, of queries that have died; asks before"
-    command = _add_changing_command(commands, prog, "commit", what)
+    summary = "commit the versions that are decided, of queries that have died; asks before"
+    command = _add_changing_command(commands, prog, "commit", summary)
     force_help = "also where it cannot be seen whether the query is alive; never where it shows a sign of life"
     command.add_argument("--force", action="store_true", help=force_help)
     return parser
 
 
-def _add_changing_command(commands: Commands, prog: str, verb: str, what: str) -> argparse.ArgumentParser:
+def _add_changing_command(commands: Commands, prog: str, verb: str, summary: str) -> argparse.ArgumentParser:
     needs = " Needs, beyond `list`: WRITE on the transactional ids, READ on the topics, to see whether rows still arrive."
-    command = _add_command(commands, prog, verb, what, needs)
+    command = _add_command(commands, prog, verb, summary, needs)
     yes_help = f"{verb} without a question; needed where there is no terminal to ask at"
     command.add_argument("--yes", action="store_true", help=yes_help)
     watch_help = (
         "how long a query may be silent before it is taken for dead (default: %(default)s): its tasks show every 4 to 8 s that"
     )
     watch_help += " they are at work; 0 only with --force"
-    command.add_argument("--watch-seconds", type=non_negative_int, default=10, metavar="N", help=watch_help)
+    command.add_argument("--watch-seconds", type=parse_non_negative_int, default=10, metavar="N", help=watch_help)
     return command
 
 
-def _add_command(commands: Commands, prog: str, name: str, what: str, needs: str = "") -> argparse.ArgumentParser:
+def _add_command(commands: Commands, prog: str, name: str, summary: str, needs: str = "") -> argparse.ArgumentParser:
     examples = "\n".join(line.strip() for line in EXAMPLES.splitlines() if f"PROG {name} " in line)
     command = commands.add_parser(
         name,
-        help=what,
-        description=f"Transactions of a prefix: {what}.{needs}",
+        help=summary,
+        description=f"Transactions of a prefix: {summary}.{needs}",
         epilog=help_epilog(prog, examples, success=DONE_MEANS, failure=FAILED_MEANS),
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add = command.add_argument
-    add("--prefix", required=True, type=_prefix, help="the option transactionalIdPrefix of the query or job")
+    add("--prefix", required=True, type=_parse_prefix, help="the option transactionalIdPrefix of the query or job")
     add("--bootstrap-servers", metavar="HOST:PORT,...", help="brokers; overrides the next two")
     property_help = "a client option of Kafka; overrides the files'; repeatable"
-    add("--command-property", type=pair, action="append", default=[], metavar="NAME=VALUE", help=property_help)
+    add("--command-property", type=parse_pair, action="append", default=[], metavar="NAME=VALUE", help=property_help)
     config_help = ".properties file with client options of Kafka; put passwords here. A --config file of the other jobs will do: "
     config_help += "the sink's own options are passed over; repeatable, later files override earlier ones"
     add("--command-config", type=Path, action="append", default=[], metavar="FILE", help=config_help)
     timeout_help = "time limit of each step: list, read decisions, look at partitions, abort (default: %(default)s)"
-    add("--timeout-ms", type=positive_int, default=10_000, metavar="MS", help=timeout_help)
+    add("--timeout-ms", type=parse_positive_int, default=10_000, metavar="MS", help=timeout_help)
     return command
 
 
-def _prefix(text: str) -> str:
+def _parse_prefix(text: str) -> str:
     if not text.strip():
-        what = "is empty: name the transactionalIdPrefix of one query or job. Kafka's own kafka-transactions.sh lists all ids"
-        raise argparse.ArgumentTypeError(what)
+        problem = "is empty: name the transactionalIdPrefix of one query or job. Kafka's own kafka-transactions.sh lists all ids"
+        raise argparse.ArgumentTypeError(problem)
     return text
 
 
@@ -159,8 +159,8 @@ def list_transactions(client: TransactionClient, names: PrefixNames, arguments: 
 # RUNNING
 
 
-def check(arguments: argparse.Namespace, console: Console) -> None:
-    """Raises UsageError for flags that do not fit, before any broker is asked."""
+def check_flags(arguments: argparse.Namespace, console: Console) -> None:
+    """Raises UsageError for flags that need a terminal or other flags. Asks no broker."""
     verb = arguments.command
     if verb == "list":
         return
@@ -172,7 +172,7 @@ def check(arguments: argparse.Namespace, console: Console) -> None:
 
 def run(arguments: argparse.Namespace, console: Console) -> int:
     """Run the command, and return the exit code. Raises UsageError, ConfigError and KafkaError."""
-    check(arguments, console)
+    check_flags(arguments, console)
     names = PrefixNames(arguments.prefix)
     with TransactionClient(client_options(arguments)) as client:
         if arguments.command == "list":

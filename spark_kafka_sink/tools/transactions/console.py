@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from spark_kafka_sink.clock import Clock, sleep
-from spark_kafka_sink.tools.patience import PATIENCE_S, word_after
+from spark_kafka_sink.tools.patience import PATIENCE_S, say_if_slow
 
 
 class Console:
@@ -32,7 +32,7 @@ class Console:
     @contextmanager
     def note_if_slow(self, what: str) -> Iterator[None]:
         """Print a note if the block, which asks brokers, takes long."""
-        with word_after(lambda: self.note(f"brokers have been asked {what} for {PATIENCE_S} s; --timeout-ms limits each step")):
+        with say_if_slow(lambda: self.note(f"brokers have been asked {what} for {PATIENCE_S} s; --timeout-ms limits each step")):
             yield
 
     def confirms(self, question: str) -> bool:

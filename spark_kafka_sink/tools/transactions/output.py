@@ -17,9 +17,9 @@ from spark_kafka_sink.tools.transactions.survey import Survey, SurveyedTransacti
 from spark_kafka_sink.tools.transactions.verdicts import Obstacle, Verdict
 from spark_kafka_sink.tools.words import count
 
-TABLE_ROWS = 100  # that `abort` and `commit` show; `list` shows all
-PARTITIONS_WIDTH = 40  # characters
-PREFIXES_SHOWN = 10
+MAX_TABLE_ROWS = 100  # that `abort` and `commit` show; `list` shows all
+MAX_PARTITIONS_WIDTH = 40  # characters
+MAX_PREFIXES = 10  # that are named
 NOT_KNOWN = "?"
 NONE = "-"
 
@@ -59,7 +59,7 @@ def table(transactions: Iterable[SurveyedTransaction]) -> list[str]:
     """A line for each transaction, below a heading; those of one owner below the form of its transactional ids."""
     forms: dict[str, list[tuple[str, ...]]] = {}
     for transaction in transactions:
-        forms.setdefault(_form(transaction), []).append(tuple(map(printable, _cells(transaction))))
+        forms.setdefault(_id_form(transaction), []).append(tuple(map(printable, _cells(transaction))))
     widths = [
         max(map(len, column)) for column in zip(TABLE_HEADINGS, *(row for rows in forms.values() for row in rows), strict=True)
     ]
@@ -70,9 +70,9 @@ def table(transactions: Iterable[SurveyedTransaction]) -> list[str]:
     return [line(TABLE_HEADINGS), *(text for form, rows in forms.items() for text in (printable(form), *map(line, rows)))]
 
 
-def _form(transaction: SurveyedTransaction) -> str:
-    common_part = transaction.transactional_id.removesuffix(f"-{transaction.task.partition}-{transaction.task.attempt}")
-    return f"{common_part}-TASK-ATTEMPT"
+def _id_form(transaction: SurveyedTransaction) -> str:
+    suffix = f"-{transaction.attempt_id.partition}-{transaction.attempt_id.attempt}"
+    return f"{transaction.transactional_id.removesuffix(suffix)}-TASK-ATTEMPT"
 
 
 TABLE_HEADINGS = ("TASK", "ATTEMPT", "STATE", "AGE", "TIME-OUT IN", "VERSION", "LAST DECISION", "PARTITIONS")
@@ -81,8 +81,8 @@ TABLE_HEADINGS = ("TASK", "ATTEMPT", "STATE", "AGE", "TIME-OUT IN", "VERSION", "
 def _cells(transaction: SurveyedTransaction) -> tuple[str, ...]:
     left_ms = transaction.time_left_ms
     return (
-        str(transaction.task.partition),
-        str(transaction.task.attempt),
+        str(transaction.attempt_id.partition),
+        str(transaction.attempt_id.attempt),
         transaction.state,
         NONE if transaction.age_ms is None else duration(transaction.age_ms),
         NONE if left_ms is None else duration(left_ms) if left_ms > 0 else "due",
@@ -113,7 +113,7 @@ def partitions_text(partitions: Iterable[TopicPartition]) -> str:
     """Write partitions in ranges, by topic: orders: 0-5, 7; events: 0."""
     by_topic = groupby(sorted(partitions), key=lambda each: each.topic)
     text = "; ".join(f"{topic}: {_ranges([each.partition for each in parts])}" for topic, parts in by_topic)
-    return printable(text, PARTITIONS_WIDTH) or NONE
+    return printable(text, MAX_PARTITIONS_WIDTH) or NONE
 
 
 def _ranges(numbers: Sequence[int]) -> str:
@@ -145,8 +145,8 @@ def json_line(transaction: SurveyedTransaction) -> str:
             "partitions": [{"topic": topic, "partition": partition} for topic, partition in sorted(description.partitions)],
             "owner": transaction.owner,
             "version": transaction.decided_version if transaction.is_decided else None,
-            "task": transaction.task.partition,
-            "attempt": transaction.task.attempt,
+            "task": transaction.attempt_id.partition,
+            "attempt": transaction.attempt_id.attempt,
             "producer_id": description.producer_id,
             "producer_epoch": description.producer_epoch,
             "last_decision": last_decision,
@@ -175,8 +175,8 @@ def _tasks(number: int) -> str:
 
 def no_such_prefix(prefix: str, known_prefixes: Sequence[str]) -> str:
     """The sentence for a prefix without a transactional id. `known_prefixes`: those of other writes."""
-    prefix_list = ", ".join(map(printable, known_prefixes[:PREFIXES_SHOWN]))
-    more_count = len(known_prefixes) - PREFIXES_SHOWN
+    prefix_list = ", ".join(map(printable, known_prefixes[:MAX_PREFIXES]))
+    more_count = len(known_prefixes) - MAX_PREFIXES
     more = f" and {more_count:,} more" if more_count > 0 else ""
     others = f"known are {prefix_list}{more}" if prefix_list else "the brokers know no other either"
     return f"There is no transactional id of prefix {printable(prefix)}; {others}."
@@ -195,9 +195,9 @@ def warnings(survey: Survey) -> list[str]:
 
 
 def short_table(transactions: Sequence[SurveyedTransaction]) -> list[str]:
-    """The table, cut off after TABLE_ROWS."""
-    more = len(transactions) - TABLE_ROWS
-    return table(transactions[:TABLE_ROWS]) + ([f"and {more:,} more, which `list` shows"] if more > 0 else [])
+    """The table, cut off after MAX_TABLE_ROWS."""
+    more = len(transactions) - MAX_TABLE_ROWS
+    return table(transactions[:MAX_TABLE_ROWS]) + ([f"and {more:,} more, which `list` shows"] if more > 0 else [])
 
 
 def verdict_lines(verdicts: Sequence[Verdict], participle: str) -> list[str]:

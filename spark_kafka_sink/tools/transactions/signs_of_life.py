@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from itertools import chain
 
 from spark_kafka_sink.admin.offsets import CommittedOffset
 from spark_kafka_sink.admin.producers import ActiveProducer
@@ -47,11 +46,11 @@ class Look:
 
 def look(client: TransactionClient, names: PrefixNames, wall_ms: Callable[[], int], before: Look | None = None) -> Look:
     """Look at the prefix, and again at the ids of the look before. Blocks and raises as `survey` does."""
-    new_survey = survey(client, names, wall_ms, extra_tasks=() if before is None else before.survey.states)
+    new_survey = survey(client, names, wall_ms, extra_ids=() if before is None else before.survey.states)
     ongoing = [each for each in new_survey.transactions if each.is_ongoing]
     partitions = {partition for each in ongoing for partition in each.written_partitions}
     producers = client.describe_producers(sorted(partitions), {each.description.producer_id for each in ongoing})
-    owners = {each.task.owner for each in new_survey.unfinished_transactions}
+    owners = {each.attempt_id.owner for each in new_survey.unfinished_transactions}
     return Look(new_survey, producers, _heartbeats(client, names, owners))
 
 
@@ -70,11 +69,11 @@ def unwatched_owners(before: Look, after: Look) -> dict[str, str]:
     reasons = {owner: str(heartbeat) for owner, heartbeat in heartbeats if isinstance(heartbeat, KafkaError)}
     for transaction in after.survey.transactions:
         if transaction.is_ongoing and not transaction.description.partitions:
-            reasons[transaction.task.owner] = NOTHING_SHOWN
+            reasons[transaction.attempt_id.owner] = NOTHING_SHOWN
         for one_look in (before, after):
             for error in map(one_look.producers.get, transaction.written_partitions):
                 if isinstance(error, KafkaError) and not _is_deleted(error):
-                    reasons[transaction.task.owner] = str(error)
+                    reasons[transaction.attempt_id.owner] = str(error)
     return reasons
 
 
@@ -86,33 +85,35 @@ def _is_deleted(error: KafkaError) -> bool:
 def signs_of_life(before: Look, after: Look) -> dict[str, list[str]]:
     """Owner -> what has changed, in sentences. Owners without a change are left out."""
     signs: dict[str, list[str]] = {}
-    for owner, sign in chain(_of_transactions(before, after), _of_decisions(before, after), _of_heartbeats(before, after)):
-        signs.setdefault(owner, []).append(sign)
+    for find_signs in (_signs_of_transactions, _signs_of_decisions, _signs_of_heartbeats):
+        for owner, sign in find_signs(before, after):
+            signs.setdefault(owner, []).append(sign)
     return signs
 
 
-def _of_transactions(before: Look, after: Look) -> Iterator[tuple[str, str]]:
-    earlier = {each.task: each for each in before.survey.transactions}
-    later = {each.task: each for each in after.survey.transactions}
-    for task, state in after.survey.states.items():
-        old_state = before.survey.states.get(task)
+def _signs_of_transactions(before: Look, after: Look) -> Iterator[tuple[str, str]]:
+    earlier = {each.attempt_id: each for each in before.survey.transactions}
+    later = {each.attempt_id: each for each in after.survey.transactions}
+    for attempt_id, state in after.survey.states.items():
+        old_state = before.survey.states.get(attempt_id)
         signs: list[str] = []
         if old_state is None:
             signs = ["has begun"]
         elif old_state != state:
             transition = f"went from {printable(old_state)} to {printable(state)}"
-            signs = [transition] if _is_its_own_doing(old_state, state) else []
-        elif task in earlier and task in later:
-            signs = [*_changes(earlier[task], later[task]), *_arrivals(later[task], before, after)]
-        yield from ((task.owner, f"the transaction of task {task.partition}, attempt {task.attempt}, {each}") for each in signs)
+            signs = [transition] if _is_done_by_query(old_state, state) else []
+        elif attempt_id in earlier and attempt_id in later:
+            signs = [*_signs_of_change(earlier[attempt_id], later[attempt_id]), *_signs_of_rows(later[attempt_id], before, after)]
+        name = f"the transaction of task {attempt_id.partition}, attempt {attempt_id.attempt}"
+        yield from ((attempt_id.owner, f"{name}, {each}") for each in signs)
 
 
-def _is_its_own_doing(old_state: str, new_state: str) -> bool:
-    """Whether the change counts as the query's own: it is no abort, and not the end of a commit that had begun."""
+def _is_done_by_query(old_state: str, new_state: str) -> bool:
+    """Whether only the query can have made the change. Others can abort, and complete a commit or an abort that had begun."""
     return new_state not in ABORTED and not (old_state in ENDING and new_state in COMPLETE)
 
 
-def _changes(earlier: SurveyedTransaction, later: SurveyedTransaction) -> list[str]:
+def _signs_of_change(earlier: SurveyedTransaction, later: SurveyedTransaction) -> list[str]:
     if earlier.identity != later.identity:
         return ["has another producer"]
     if earlier.description.start_time_ms != later.description.start_time_ms:
@@ -122,25 +123,26 @@ def _changes(earlier: SurveyedTransaction, later: SurveyedTransaction) -> list[s
     return []
 
 
-def _arrivals(transaction: SurveyedTransaction, before: Look, after: Look) -> list[str]:
+def _signs_of_rows(transaction: SurveyedTransaction, before: Look, after: Look) -> list[str]:
     for partition in transaction.written_partitions:
         old, new = before.producers.get(partition), after.producers.get(partition)
         if not isinstance(old, Mapping) or not isinstance(new, Mapping):
-            continue  # see `unwatched_owners`
+            continue  # not known; unwatched_owners() says why
         if old.get(transaction.description.producer_id) != new.get(transaction.description.producer_id):
             return [f"has new rows in {printable(partition)}"]
     return []
 
 
-def _of_decisions(before: Look, after: Look) -> Iterator[tuple[str, str]]:
-    earlier, later = ({each.task.owner: each.decision for each in one_look.survey.transactions} for one_look in (before, after))
+def _signs_of_decisions(before: Look, after: Look) -> Iterator[tuple[str, str]]:
+    earlier = {each.attempt_id.owner: each.decision for each in before.survey.transactions}
+    later = {each.attempt_id.owner: each.decision for each in after.survey.transactions}
     for owner, decision in later.items():
         earlier_decision = earlier.get(owner, decision)
         if isinstance(decision, Decision) and earlier_decision != decision and not isinstance(earlier_decision, KafkaError):
             yield owner, f"version {decision.version} is now {decision.state.value}"
 
 
-def _of_heartbeats(before: Look, after: Look) -> Iterator[tuple[str, str]]:
+def _signs_of_heartbeats(before: Look, after: Look) -> Iterator[tuple[str, str]]:
     for owner, heartbeat in after.heartbeats.items():
         earlier = before.heartbeats.get(owner, heartbeat)
         if earlier != heartbeat and not isinstance(earlier, KafkaError) and not isinstance(heartbeat, KafkaError):

@@ -30,7 +30,7 @@ KnownDecision = Decision | KafkaError | None
 class SurveyedTransaction:
     """One transactional id, its transaction and its owner's decision. Times are milliseconds, by this machine's clock."""
 
-    task: AttemptId
+    attempt_id: AttemptId
     description: TransactionDescription
     surveyed_ms: int  # since 1970-01-01 UTC
     decision: KnownDecision = None  # the last one of its owner
@@ -50,7 +50,7 @@ class SurveyedTransaction:
 
     @property
     def owner(self) -> str:
-        return unquote(self.task.owner)
+        return unquote(self.attempt_id.owner)
 
     @property
     def is_decided(self) -> bool:
@@ -63,7 +63,7 @@ class SurveyedTransaction:
 
     @property
     def is_empty(self) -> bool:
-        """Its task, at work or dead, has written nothing yet; or it had no rows; or the id was fenced."""
+        """Whether the task has written nothing yet (at work or dead), had no rows, or was fenced."""
         return self.state == TransactionState.EMPTY
 
     @property
@@ -112,38 +112,38 @@ def survey(
     names: PrefixNames,
     wall_ms: Callable[[], int],
     recent_ms: int = 0,
-    extra_tasks: Iterable[AttemptId] = (),
+    extra_ids: Iterable[AttemptId] = (),
 ) -> Survey:
     """Look at the ids of the prefix. Blocks for several calls of the client, for each at most max.block.ms.
 
     Args:
         wall_ms: returns the time since 1970-01-01 UTC.
         recent_ms: complete transactions are described if they began no longer ago than this; 0: none is.
-        extra_tasks: ids to look at, whatever their state is by now.
+        extra_ids: ids to look at, whatever their state is by now.
 
     Raises:
         AuthorizationError: no id is listed, and the user lacks DESCRIBE.
         KafkaError: as the client's methods, for any other problem.
     """
-    tasks = set(extra_tasks) | _tasks(client, names, () if recent_ms else UNFINISHED)
-    warning = _warning_of_hidden_ids(client, names, has_ids=bool(tasks))
-    ids = {names.transactional_id(task): task for task in tasks}
+    attempt_ids = set(extra_ids) | _attempt_ids(client, names, () if recent_ms else UNFINISHED)
+    warning = _warning_of_hidden_ids(client, names, has_ids=bool(attempt_ids))
+    ids = {names.transactional_id(attempt_id): attempt_id for attempt_id in attempt_ids}
     descriptions = client.describe_transactions(ids)
     surveyed_ms = wall_ms()
     # An id that brokers do not know any more has expired since it was listed.
     visible = ((ids[each], description) for each, description in descriptions.items() if description is not None)
-    all_transactions = [SurveyedTransaction(task, description, surveyed_ms) for task, description in visible]
+    all_transactions = [SurveyedTransaction(attempt_id, description, surveyed_ms) for attempt_id, description in visible]
     recent = [each for each in all_transactions if not each.is_complete or (each.age_ms is not None and each.age_ms <= recent_ms)]
-    transactions = _with_decisions(recent, names, _decisions(client, names, {each.task.owner for each in recent}))
-    states = {each.task: each.state for each in all_transactions}
-    transactions.sort(key=lambda each: (each.is_complete, each.is_empty, -(each.age_ms or 0), each.task))
+    transactions = _with_decisions(recent, names, _decisions(client, names, {each.attempt_id.owner for each in recent}))
+    states = {each.attempt_id: each.state for each in all_transactions}
+    transactions.sort(key=lambda each: (each.is_complete, each.is_empty, -(each.age_ms or 0), each.attempt_id))
     return Survey(states, tuple(transactions), surveyed_ms, warning)
 
 
-def _tasks(client: TransactionClient, names: PrefixNames, states: Collection[str] = ()) -> set[AttemptId]:
+def _attempt_ids(client: TransactionClient, names: PrefixNames, states: Collection[str] = ()) -> set[AttemptId]:
     """The ids of this prefix in these states, or in any."""
     attempt_ids = (names.parse(each.transactional_id) for each in client.list_transactions(names.id_prefix, states))
-    return {task for task in attempt_ids if task is not None}
+    return {attempt_id for attempt_id in attempt_ids if attempt_id is not None}
 
 
 def other_prefixes(client: TransactionClient, names: PrefixNames) -> tuple[str, ...] | None:
@@ -185,7 +185,7 @@ def _hidden_decisions(client: TransactionClient, names: PrefixNames, owners: Col
     if not owners:
         return {}
     try:
-        owners_with_commits = {task.owner for task in _tasks(client, names, [TransactionState.COMPLETE_COMMIT])}
+        owners_with_commits = {attempt_id.owner for attempt_id in _attempt_ids(client, names, [TransactionState.COMPLETE_COMMIT])}
     except KafkaError as error:
         return dict.fromkeys(owners, error)
     return {
@@ -207,7 +207,5 @@ def _with_decisions(
         if isinstance(decision, Decision) and decision.state is DecisionState.DECIDED:
             for entry in decision.entries:
                 versions[entry.prepared_transaction(names, owner).transactional_id, entry.identity] = decision.version
-    return [
-        replace(each, decision=decisions[each.task.owner], decided_version=versions.get((each.transactional_id, each.identity)))
-        for each in transactions
-    ]
+    with_decisions = (replace(each, decision=decisions[each.attempt_id.owner]) for each in transactions)
+    return [replace(each, decided_version=versions.get((each.transactional_id, each.identity))) for each in with_decisions]

@@ -13,11 +13,11 @@ from spark_kafka_sink.errors import KafkaError, printable_list
 from spark_kafka_sink.tools.transactions.signs_of_life import NOTHING_SHOWN, Look, signs_of_life, unwatched_owners
 from spark_kafka_sink.tools.transactions.survey import SurveyedTransaction
 
-SHOWN_SIGNS = 3  # of an owner's signs of life
+MAX_SIGNS = 3  # of an owner's signs of life
 
 
 class Obstacle(Enum):
-    """Why a transaction should not be ended, in the order in which they are looked for."""
+    """Why a transaction should not be ended, in the order in which judges look."""
 
     ALIVE = "the query is alive"
     UNWATCHED = "whether the query is alive cannot be seen"
@@ -26,8 +26,8 @@ class Obstacle(Enum):
     ENDING = "brokers are ending it already, and have not come to an end"
 
 
-FORCE = {Obstacle.ALIVE, Obstacle.UNWATCHED}  # what --force overrides
-EVEN_DECIDED = {Obstacle.DECIDED, Obstacle.UNREADABLE}
+# What the flags --force and --even-decided override.
+BY_FORCE, BY_EVEN_DECIDED = {Obstacle.ALIVE, Obstacle.UNWATCHED}, {Obstacle.DECIDED, Obstacle.UNREADABLE}
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +35,7 @@ class Verdict:
     """What becomes of one transaction, and why.
 
     Args:
-        obstacles: what stands in the way, or the obstacles that were overridden; each with details, or "".
+        obstacles: the obstacle that stands in the way, or all that were overridden; each with details, or "".
         is_left_alone: whether an obstacle stands in the way.
     """
 
@@ -51,7 +51,7 @@ def judge(before: Look, after: Look, overridden_obstacles: Collection[Obstacle])
         overridden_obstacles: those that flags override, so that they do not stand in the way.
     """
     signs, unwatched = signs_of_life(before, after), unwatched_owners(before, after)
-    earlier = {each.task: each.description for each in before.survey.transactions}
+    earlier = {each.attempt_id: each.description for each in before.survey.transactions}
     verdicts = []
     for transaction in after.survey.unfinished_transactions:
         if transaction.is_ongoing or transaction.is_empty:
@@ -59,16 +59,16 @@ def judge(before: Look, after: Look, overridden_obstacles: Collection[Obstacle])
             standing_obstacle = next((obstacle for obstacle in obstacles if obstacle not in overridden_obstacles), None)
             shown_obstacles = obstacles if standing_obstacle is None else {standing_obstacle: obstacles[standing_obstacle]}
             verdicts.append(Verdict(transaction, shown_obstacles, is_left_alone=standing_obstacle is not None))
-        elif earlier.get(transaction.task) == transaction.description:  # on the way to an end, and no further than before
+        elif earlier.get(transaction.attempt_id) == transaction.description:  # on the way to an end, and no further than before
             verdicts.append(Verdict(transaction, {Obstacle.ENDING: ""}, is_left_alone=True))
     return verdicts
 
 
 def judge_decided(before: Look, after: Look, overridden_obstacles: Collection[Obstacle]) -> list[Verdict]:
     """A verdict on committing each open transaction of a version that is decided."""
-    verdicts = judge(before, after, EVEN_DECIDED.union(overridden_obstacles))
+    verdicts = judge(before, after, BY_EVEN_DECIDED.union(overridden_obstacles))
     return [
-        replace(verdict, obstacles={each: why for each, why in verdict.obstacles.items() if each not in EVEN_DECIDED})
+        replace(verdict, obstacles={each: why for each, why in verdict.obstacles.items() if each not in BY_EVEN_DECIDED})
         for verdict in verdicts
         if verdict.transaction.is_decided
     ]
@@ -77,9 +77,9 @@ def judge_decided(before: Look, after: Look, overridden_obstacles: Collection[Ob
 def _obstacles(
     transaction: SurveyedTransaction, signs: Mapping[str, Sequence[str]], unwatched: Mapping[str, str]
 ) -> Iterator[tuple[Obstacle, str]]:
-    owner = transaction.task.owner
+    owner = transaction.attempt_id.owner
     if owner in signs:
-        yield Obstacle.ALIVE, printable_list(signs[owner], SHOWN_SIGNS)
+        yield Obstacle.ALIVE, printable_list(signs[owner], MAX_SIGNS)
     elif owner in unwatched:
         yield Obstacle.UNWATCHED, unwatched[owner]
     if transaction.is_decided:

@@ -144,7 +144,7 @@ def test_a_word_is_said_when_it_takes_long(
         said.append(say())
         return nullcontext()
 
-    monkeypatch.setattr(command, "word_after", at_once)
+    monkeypatch.setattr(command, "say_if_slow", at_once)
     assert command.main(["--bootstrap-servers", broker.bootstrap_servers, "--topic", TOPIC]) == 0
     assert capfd.readouterr().err == "check: brokers have been asked for 10 s; the last line comes within 20 s of the first\n"
     assert len(said) == 1
@@ -228,7 +228,7 @@ def test_a_look_up_that_hangs_ends_in_time() -> None:
     late, refused = make_contacts(servers, clock.now_ms() + 400, config, None, clock, resolve_host)
     hangs.set()
     assert (late.stage, str(late.error)) == (Stage.NAME, "[KAFKA_NETWORK] no answer within 400 ms")
-    assert refused.stage is Stage.REACH
+    assert refused.stage is Stage.BROKER
 
 
 def test_the_next_address_of_a_name_is_tried(broker: FakeBroker) -> None:

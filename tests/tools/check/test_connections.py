@@ -63,7 +63,7 @@ def test_a_server_that_answers_everything_is_green() -> None:
     ],
 )
 def test_a_server_that_fails_is_red_unless_another_bootstrap_server_answers(servers: Servers, light: Light, where: str) -> None:
-    for stage in (Stage.NAME, Stage.REACH):
+    for stage in (Stage.NAME, Stage.BROKER):
         (failed,) = (each for each in judged(contact(stage, NetworkError("refused")), servers).values() if not _is_green(each))
         assert (failed.check, failed.light, failed.finding, failed.ms) == (stage.value, light, "refused", 5_000)
         assert where in failed.remedy
@@ -73,7 +73,7 @@ def test_a_bootstrap_server_that_fails_is_red_if_it_is_a_broker_too() -> None:
     """Such a broker leads partitions, and other brokers still tell of it."""
     node = MetadataResponseBroker(node_id=7, host="kafka", port=9092)
     servers = Servers(is_advertised=False, is_bootstrap_server_reached=True, nodes={"kafka:9092": node})
-    assert judged(contact(Stage.REACH, NetworkError("refused")), servers)["broker"].light is Light.RED
+    assert judged(contact(Stage.BROKER, NetworkError("refused")), servers)["broker"].light is Light.RED
 
 
 def _is_green(result: CheckResult) -> bool:
@@ -81,7 +81,7 @@ def _is_green(result: CheckResult) -> bool:
 
 
 def test_what_comes_after_a_failure_is_not_judged() -> None:
-    assert list(judged(contact(Stage.REACH, NetworkError("refused")), security_protocol="SSL")) == ["name", "broker"]
+    assert list(judged(contact(Stage.BROKER, NetworkError("refused")), security_protocol="SSL")) == ["name", "broker"]
 
 
 def test_a_login_that_a_plain_client_lacks_is_shown_as_a_login() -> None:
@@ -161,7 +161,7 @@ def test_servers_with_equal_results_share_a_line() -> None:
     config = network_config(security_protocol="SSL")
     results = judge_contacts(contacts, ALONE, config, NOW_S, is_exactly_once=False)
     (tls,) = (each for each in results if each.check == "TLS")
-    assert (tls.subject, tls.also) == ("a:9092", ("b:9092", "c:9092"))
+    assert (tls.subject, tls.other_subjects) == ("a:9092", ("b:9092", "c:9092"))
 
 
 # VERSIONS

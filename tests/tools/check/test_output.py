@@ -90,6 +90,6 @@ def test_the_worst_of_all_results_counts() -> None:
 def test_equal_results_are_merged_and_others_are_not() -> None:
     results = [green("TLS", "a", "x", 1), green("TLS", "b", "x", 5), green("TLS", "c", "y", 2)]
     first, second = merge_results(results)
-    assert (first.subject, first.also, first.ms) == ("a", ("b",), 5)
-    assert (second.subject, second.also) == ("c", ())
+    assert (first.subject, first.other_subjects, first.ms) == ("a", ("b",), 5)
+    assert (second.subject, second.other_subjects) == ("c", ())
     assert "TLS a and 1 more" in line(first)

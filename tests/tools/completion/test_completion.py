@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from spark_kafka_sink.tools.arguments import pair
+from spark_kafka_sink.tools.arguments import parse_pair
 from spark_kafka_sink.tools.catalog import TOOLS
 from spark_kafka_sink.tools.completion.command import SCRIPTS, all_commands, main
 from spark_kafka_sink.tools.completion.words import Value, commands_of, producer_option_names, sink_option_names
@@ -120,7 +120,7 @@ def test_options_of_the_sink_are_completed_with_their_prefix(shell: str, tmp_pat
     if shutil.which(shell) is None:
         pytest.skip(f"{shell} is not installed")
     parser = argparse.ArgumentParser()
-    parser.add_argument("--option", type=pair, action="append", help="an option")
+    parser.add_argument("--option", type=parse_pair, action="append", help="an option")
     parser.add_argument("--config", type=Path, help="a file")
     (tmp_path / "script").write_text(SCRIPTS[shell](list(commands_of(parser))))
     (tmp_path / "sink.properties").touch()

@@ -205,7 +205,7 @@ def test_a_long_wait_for_the_first_acknowledgement_is_printed(
         yield
         say()  # records have arrived: it has nothing to say
 
-    monkeypatch.setattr(producer_perf, "word_after", both)
+    monkeypatch.setattr(producer_perf, "say_if_slow", both)
     assert run(fake) == 0
     limits = "max.block.ms and delivery.timeout.ms limit the wait"
     assert capsys.readouterr().err == f"perf: no record has been acknowledged for 10 s; {limits}\n"

@@ -242,6 +242,6 @@ def test_while_a_long_file_is_read_stderr_says_how_many_commits_came(
         yield
         say()
 
-    monkeypatch.setattr("spark_kafka_sink.tools.report.command.word_after", at_once)
+    monkeypatch.setattr("spark_kafka_sink.tools.report.command.say_if_slow", at_once)
     assert main([str(report), "--terminal"]) == 0
     assert capsys.readouterr().err == "report: at work for 10 s; 1 commit read so far\n"

@@ -12,7 +12,7 @@ from spark_kafka_sink.config.producer_config import PRODUCER_KEYS
 from spark_kafka_sink.config.sink_options import SinkOptions
 from spark_kafka_sink.sink.commit_summary import VersionSummary
 from spark_kafka_sink.tools.report import findings
-from spark_kafka_sink.tools.report.findings import FINDING_RULES, top
+from spark_kafka_sink.tools.report.findings import FINDING_RULES, top_findings
 from spark_kafka_sink.tools.report.lines import parse
 from spark_kafka_sink.tools.report.statistics import Query, Statistics
 from tests.tools.report.samples import STORIES, line
@@ -183,7 +183,7 @@ def test_what_to_do_about_falling_behind_depends_on_where_the_time_goes(part: di
 
 
 def test_the_report_says_that_no_row_was_written() -> None:
-    (found, *_) = top(
+    (found, *_) = top_findings(
         statistics_of(iter([line(1, rows=0, query=None, took=0.5, **dict.fromkeys(["byte_total"], 0.0))])).by_rows()
     )
     assert found.sentence.startswith("No row was written in 1 write")
@@ -192,13 +192,13 @@ def test_the_report_says_that_no_row_was_written() -> None:
 def test_of_a_write_of_few_rows_nothing_is_said_about_speed() -> None:
     """A write of a few rows was told to repartition, to compress, and to look at its brokers' disks."""
     text = line(1, rows=3, query=None, took=3, slowest=3.0, tasks=3, spark=0.9, request_latency_total=900)
-    assert [each.sentence for each in top([query_of(iter([text]))])] == ["All rows arrived: 3 rows (330 B) in 1 write."]
+    assert [each.sentence for each in top_findings([query_of(iter([text]))])] == ["All rows arrived: 3 rows (330 B) in 1 write."]
 
 
 def test_the_page_says_first_that_all_rows_arrived_and_then_the_heaviest() -> None:
     for name, lines in STORIES.items():
         if name != "many":
-            found = top(statistics_of(lines()).by_rows())
+            found = top_findings(statistics_of(lines()).by_rows())
             assert 3 <= len(found) <= 4, name
             assert found[0].sentence.startswith("All rows arrived: "), name
             assert [each.weight for each in found[1:]] == sorted((each.weight for each in found[1:]), reverse=True)
@@ -210,22 +210,21 @@ def test_of_rows_that_were_rejected_nobody_says_that_they_arrived() -> None:
         stream(dead_lettered={"KAFKA_X": 1}),
         stream(version=versions("found", other_rows=1)),
     ):
-        assert not [each.sentence for each in top(statistics_of(lines()).by_rows()) if "arrived" in each.sentence]
+        assert not [each.sentence for each in top_findings(statistics_of(lines()).by_rows()) if "arrived" in each.sentence]
 
 
 def test_nothing_is_advised_twice() -> None:
     """Two of three sentences of the quick start recommended spark.sql.shuffle.partitions, and the job had no shuffle."""
     for lines, _ in CASES.values():
-        options = [
-            option for each in top(statistics_of(lines()).by_rows()) for option in re.findall(r"[\w.]*\.[\w.]+", each.advice)
-        ]
+        advice = [each.advice for each in top_findings(statistics_of(lines()).by_rows())]
+        options = [option for text in advice for option in re.findall(r"[\w.]*\.[\w.]+", text)]
         assert len(options) == len(set(options)), options
         assert "spark.sql.shuffle.partitions" not in options
 
 
 def test_sentences_name_the_query_where_there_are_several() -> None:
     lines = [*stream(query="a")(), *stream(query="b", skipped={"KAFKA_X": 9})()]
-    found = top(statistics_of(iter(lines)).by_rows())
+    found = top_findings(statistics_of(iter(lines)).by_rows())
     assert found[0].observation.startswith("In query b, 180 rows were skipped")
 
 

@@ -27,8 +27,8 @@ def test_a_line_of_the_sink_is_read() -> None:
     text = line(10, batch=7, rows=400, took=3, commit=0.5, partitions=(1, 3), skipped={"KAFKA_X": 2})
     found = parse(text.encode())
     assert (found.query, found.batch, found.rows, found.tasks, found.version) == (QUERY, 7, 400, 4, 4)
-    assert (found.committed_at, found.started_at) == (BEGAN + 10, BEGAN + 7)
-    assert (found.commit_seconds, found.skipped, found.dead_lettered) == (0.5, {"KAFKA_X": 2}, {})
+    assert (found.committed_at_s, found.started_at_s) == (BEGAN + 10, BEGAN + 7)
+    assert (found.commit_s, found.skipped, found.dead_lettered) == (0.5, {"KAFKA_X": 2}, {})
     assert found.partitions == {"orders": {0: 100, 1: 300}}
 
 
@@ -133,7 +133,7 @@ def test_unreadable_lines_are_counted_named_and_left_out(tmp_path: Path) -> None
     path = tmp_path / "r.jsonl"
     path.write_text("\n".join([line(1), "nonsense", "", line(2), "{}", "3", "4", line(3)]) + "\n")
     commits, troubles = read(path)
-    assert [each.committed_at - BEGAN for each in commits] == [1, 2, 3]
+    assert [each.committed_at_s - BEGAN for each in commits] == [1, 2, 3]
     (sentence,) = troubles.sentences()
     assert sentence.startswith(f"4 lines were left out: {path}, line 2: it is not JSON; {path}, line 5: it is JSON, but not")
     assert sentence.endswith(", and 1 more.")
@@ -148,7 +148,7 @@ def test_a_last_line_that_is_cut_off_is_left_until_it_is_whole(tmp_path: Path) -
     (sentence,) = troubles.sentences()
     assert sentence == f"The last line of {path} has no end and was left out: the driver is writing it, or died while it did."
     path.write_text(first + second)
-    assert [each.committed_at - BEGAN for each in file.commits()] == [2]
+    assert [each.committed_at_s - BEGAN for each in file.commits()] == [2]
     assert list(file.commits()) == []
     assert not list(troubles.sentences())
 

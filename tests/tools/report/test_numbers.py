@@ -12,9 +12,9 @@ import pytest
 from jobs.quickstart_flights import report_lines
 from spark_kafka_sink.sink.commit_summary import REPORT_VERSION
 from spark_kafka_sink.tools.report import page, terminal
-from spark_kafka_sink.tools.report.findings import top
+from spark_kafka_sink.tools.report.findings import top_findings
 from spark_kafka_sink.tools.report.lines import Troubles, parse
-from spark_kafka_sink.tools.report.statistics import TASK_SHARES, TIME_SHARES, Query, Statistics
+from spark_kafka_sink.tools.report.statistics import TASK_PARTS, TIME_PARTS, Query, Statistics
 
 T0 = 1_790_000_000_000  # milliseconds since 1970
 
@@ -95,7 +95,7 @@ def test_a_moment_of_work_in_a_long_write_is_not_spread_over_it() -> None:
     times = {"slowest_task_seconds": 0.05, "median_task_seconds": 0.05, "task_seconds": 0.05, "running_seconds": 0.05}
     line = story(tasks=1, rows=7_000, **times, spark_seconds=0.01, held_back_seconds=0, commit_seconds=0, counters=counters)
     line["committed_at_ms"] = T0 + 4_000
-    sentences = [each.sentence for each in top(statistics_of(line).by_rows())]
+    sentences = [each.sentence for each in top_findings(statistics_of(line).by_rows())]
     assert sentences == [
         "All rows arrived: 7,000 rows (2 MB) in 1 write.",
         "99 % of the time of a write (4 s) passes while no task runs: Spark starts tasks and Python workers then, so write more"
@@ -103,19 +103,19 @@ def test_a_moment_of_work_in_a_long_write_is_not_spread_over_it() -> None:
         "140k rows/s were written while 1 task ran (50 ms).",  # 7,000 / 0.05
     ]
     query = query_of(line)
-    assert {name: query.series.sum_of(name) for name in TIME_SHARES} == pytest.approx(
-        {"running": 0.05, "outside": 3.95, "commit": 0}
+    assert {name: query.series.sum(name) for name in TIME_PARTS} == pytest.approx(
+        {"running_s": 0.05, "outside_s": 3.95, "commit_s": 0}
     )
-    assert {name: query.series.sum_of(name) for name in TASK_SHARES} == pytest.approx(
-        {"spark": 0.01, "held_back": 0, "brokers": 0.02, "sink": 0.02}
+    assert {name: query.series.sum(name) for name in TASK_PARTS} == pytest.approx(
+        {"spark_s": 0.01, "held_back_s": 0, "brokers_s": 0.02, "sink_s": 0.02}
     )
 
 
 def test_the_parts_of_the_time_are_those_of_the_line() -> None:
     query = query_of(story())
-    assert {name: query.series.sum_of(name) for name in TIME_SHARES} == {"running": 4, "outside": 3, "commit": 1}
-    parts = {name: query.series.sum_of(name) for name in TASK_SHARES}
-    assert parts == pytest.approx({"spark": 1.5, "held_back": 0.6, "brokers": 0.3 + 0.2 + 1.0, "sink": 6 - 1.5 - 0.6 - 1.5})
+    assert {name: query.series.sum(name) for name in TIME_PARTS} == {"running_s": 4, "outside_s": 3, "commit_s": 1}
+    parts = {name: query.series.sum(name) for name in TASK_PARTS}
+    assert parts == pytest.approx({"spark_s": 1.5, "held_back_s": 0.6, "brokers_s": 1.5, "sink_s": 6 - 1.5 - 0.6 - 1.5})
     shown = text_of(story())
     assert "Tasks run 50 %; outside of tasks 38 %; committing 12 % of the time from its first task to its commit." in shown
     assert "Encoding, sending 40 %; " in shown  # 2.4 of 6 s
@@ -125,7 +125,7 @@ def test_the_parts_of_the_time_are_those_of_the_line() -> None:
 def test_no_part_of_a_task_is_longer_than_the_slowest_task() -> None:
     """The quick start showed a part of 3 s of a write whose slowest task took 2 s."""
     query = query_of(story())
-    means = [query.series.sum_of(name) / query.series.sum_of("timed_tasks") for name in TASK_SHARES]
+    means = [query.series.sum(name) / query.series.sum("timed_tasks") for name in TASK_PARTS]
     assert sum(means) == pytest.approx(3.0)  # the mean of 4 and 2 s
     shown = text_of(story())
     bars = shown[shown.rindex("What a task does with its time") :]
@@ -181,8 +181,8 @@ def test_what_a_line_does_not_tell_is_not_made_up() -> None:
 
 def test_a_task_whose_clock_is_ahead_makes_no_time_negative() -> None:
     query = query_of(story(started_at_ms=T0 + 7_000))
-    assert {name: query.series.sum_of(name) for name in TIME_SHARES} == {"running": 4, "outside": 0, "commit": 1}
-    assert query.series.sum_of("wall") == 5
+    assert {name: query.series.sum(name) for name in TIME_PARTS} == {"running_s": 4, "outside_s": 0, "commit_s": 1}
+    assert query.series.sum("wall_s") == 5
 
 
 def test_the_quick_starts_table_has_the_numbers_of_the_line() -> None:

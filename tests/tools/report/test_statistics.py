@@ -14,7 +14,7 @@ from spark_kafka_sink.sink.commit_summary import VersionSummary
 from spark_kafka_sink.tools.report.heat import MAX_COLUMNS, Heat
 from spark_kafka_sink.tools.report.lines import parse
 from spark_kafka_sink.tools.report.series import Series
-from spark_kafka_sink.tools.report.statistics import MAX_QUERIES, TASK_SHARES, TIME_SHARES, Query, Statistics
+from spark_kafka_sink.tools.report.statistics import MAX_QUERIES, TASK_PARTS, TIME_PARTS, Query, Statistics
 from tests.tools.report.samples import BEGAN, line, many_micro_batches
 
 
@@ -35,13 +35,13 @@ def test_buckets_keep_every_sum_and_every_extreme(values: list[int | None], most
         series.add(time, (np.nan if value is None else value, 1.0))
     known = [value for value in values if value is not None]
     assert len(series.buckets) <= most
-    assert sum(bucket.rows for bucket in series.buckets) == len(values) == series.sum_of("b")
-    assert series.sum_of("a") == sum(known)
+    assert sum(bucket.row_count for bucket in series.buckets) == len(values) == series.sum("b")
+    assert series.sum("a") == sum(known)
     assert series.highest("a") == max(known) if known else isnan(series.highest("a"))
     if known:
-        assert np.nanmin(series.low("a")) == min(known)
-        assert min(known) <= series.median_of("a") <= max(known)
-    assert list(series.times) == sorted(series.times)
+        assert np.nanmin(series.lows("a")) == min(known)
+        assert min(known) <= series.median("a") <= max(known)
+    assert list(series.times_s) == sorted(series.times_s)
 
 
 def test_the_median_of_many_is_near_that_of_all() -> None:
@@ -49,7 +49,7 @@ def test_the_median_of_many_is_near_that_of_all() -> None:
     values = chance.lognormal(3, 1, 20_000)
     for time, value in enumerate(values):
         series.add(time, (value,))
-    assert series.median_of("a") == pytest.approx(np.median(values), rel=0.05)
+    assert series.median("a") == pytest.approx(np.median(values), rel=0.05)
 
 
 def test_a_single_peak_among_ten_thousand_is_still_there() -> None:
@@ -57,7 +57,7 @@ def test_a_single_peak_among_ten_thousand_is_still_there() -> None:
     for time in range(10_000):
         series.add(time, (99.0 if time == 7_001 else 1.0,))
     assert series.highest("a") == 99
-    assert series.median_of("a") == 1
+    assert series.median("a") == 1
 
 
 # ROWS BY PARTITION
@@ -89,8 +89,8 @@ def test_skew_is_described_in_words() -> None:
 
 def test_the_parts_of_a_commit_add_up_to_its_time_and_those_of_tasks_to_theirs() -> None:
     query = query_of(line(10, took=4, commit=1, outside=0.5, spark=0.5, held_back=0.25))
-    assert sum(query.series.sum_of(name) for name in TIME_SHARES) == pytest.approx(4) == query.series.sum_of("wall")
-    assert sum(query.series.sum_of(name) for name in TASK_SHARES) == pytest.approx(10) == query.series.sum_of("task_seconds")
+    assert sum(query.series.sum(name) for name in TIME_PARTS) == pytest.approx(4) == query.series.sum("wall_s")
+    assert sum(query.series.sum(name) for name in TASK_PARTS) == pytest.approx(10) == query.series.sum("all_tasks_s")
 
 
 def test_a_stream_pauses_where_it_commits_nothing_for_ten_times_as_long_as_usual() -> None:
@@ -105,13 +105,13 @@ def test_a_stream_pauses_where_it_commits_nothing_for_ten_times_as_long_as_usual
 
 def test_the_time_between_commits_of_a_stream_is_sparks_and_no_rate_counts_it() -> None:
     query = query_of(*(line(10 * number, batch=number, rows=1000, took=4) for number in (1, 2, 3)))
-    assert (query.series.sum_of("between"), query.series.median_of("busy")) == (12, 0.4)
+    assert (query.series.sum("between_s"), query.series.median("busy_share")) == (12, 0.4)
     assert query.rows_per_s == 250
 
 
 def test_a_machine_with_another_clock_makes_no_time_negative() -> None:
     text = line(10, took=4).replace(f'"started_at_ms": {(BEGAN + 6) * 1000}', f'"started_at_ms": {(BEGAN + 60) * 1000}')
-    assert query_of(text).series.sum_of("wall") == 4
+    assert query_of(text).series.sum("wall_s") == 4
 
 
 def test_what_exactly_once_did_is_counted() -> None:

@@ -45,7 +45,7 @@ def test_a_long_wait_prints_what_brokers_were_asked_for_and_what_limits_it(
         say()
         yield
 
-    monkeypatch.setattr("spark_kafka_sink.tools.transactions.console.word_after", at_once)
+    monkeypatch.setattr("spark_kafka_sink.tools.transactions.console.say_if_slow", at_once)
     orphan(broker, name())
     looking = "brokers have been asked for transactions for 10 s; --timeout-ms limits each step"
     assert call(console, "list") == 0
