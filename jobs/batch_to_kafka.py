@@ -49,23 +49,23 @@ def build_parser() -> argparse.ArgumentParser:
 
 def batch_to_kafka(spark: SparkSession, arguments: argparse.Namespace) -> str:
     """Write the input once. Returns the line that the job prints."""
-    start = time.monotonic()
+    start_s = time.monotonic()
     format_name = command_line.input_format(arguments)
     reader = spark.read.format(format_name).options(**command_line.input_options(arguments, format_name))
     if arguments.schema:
         reader = reader.schema(arguments.schema)
     rows = command_line.records(reader.load(arguments.input), arguments)
-    write_start = time.monotonic()
+    write_start_s = time.monotonic()
     checked_options = command_line.checked_options(arguments)
     with with_report_path(command_line.sink_options(arguments)) as (options, read_report):
         with spark_job.status_lines(spark, checked_options):
             rows.write.format(spark_job.FORMAT).options(**options).mode("append").save()
         report = read_report()
-    stop = time.monotonic()
+    stop_s = time.monotonic()
     return (
-        f"batch_to_kafka: wrote {in_words(report)}{arguments.input or format_name} to topic {options['topic']} in"
-        f" {stop - start:.1f} s ({write_start - start:.1f} s to find columns and types, {stop - write_start:.1f} s to write)"
-        f"{in_kafka_already(report)}"
+        f"batch_to_kafka: wrote {rows_in_words(report)}{arguments.input or format_name} to topic {options['topic']} in"
+        f" {stop_s - start_s:.1f} s ({write_start_s - start_s:.1f} s to find columns and types,"
+        f" {stop_s - write_start_s:.1f} s to write){reason_not_written(report)}"
     )
 
 
@@ -83,7 +83,7 @@ def with_report_path(options: dict[str, str]) -> Iterator[tuple[dict[str, str], 
 
 
 def _last_report(path: Path, start: int) -> Mapping[str, Any] | None:
-    """The last report from byte `start` on. None if there is none: the sink has logged why it could not write it."""
+    """The last report from byte `start` on. None without a report: the sink has logged why it could not write one."""
     try:
         with path.open("rb") as file:
             file.seek(start)
@@ -93,7 +93,7 @@ def _last_report(path: Path, start: int) -> Mapping[str, Any] | None:
     return report
 
 
-def in_words(report: Mapping[str, Any] | None) -> str:
+def rows_in_words(report: Mapping[str, Any] | None) -> str:
     """The number of rows, to be followed by their source; nothing without a report."""
     if report is None:
         return ""
@@ -110,7 +110,7 @@ _NOT_WRITTEN = {
 }
 
 
-def in_kafka_already(report: Mapping[str, Any] | None) -> str:
+def reason_not_written(report: Mapping[str, Any] | None) -> str:
     """Why an exactly-once write has not written all of its version; empty if it has."""
     version = (report or {}).get("exactly_once") or {}
     reason = _NOT_WRITTEN.get(version.get("how", ""))

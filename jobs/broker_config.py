@@ -59,7 +59,7 @@ def server_properties(
 
 
 def new_cluster_id() -> str:
-    """22 characters of base64, as Kafka makes them. Never begins with a dash: Kafka's tools would take it for an option."""
+    """22 characters of base64, as Kafka makes ids. Never begins with a dash: Kafka's tools would take it for an option."""
     while True:
         text = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
         if not text.startswith("-"):

@@ -32,9 +32,9 @@ RECORD_TYPES = ("string", "binary", "varchar", "char")  # of keys and values
 
 def new_parser(name: str, description: str, examples: str) -> argparse.ArgumentParser:
     """A parser with the arguments that all Spark jobs take; --help ends with examples and the exit codes."""
-    what = f"{description} Run it with python -m from the top of a checkout, or with spark-submit from anywhere."
+    full_description = f"{description} Run it with python -m from the top of a checkout, or with spark-submit from anywhere."
     failure = "failed, with one line that says why"
-    parser = new_tool_parser(name, what, examples, success="all rows are acknowledged", failure=failure)
+    parser = new_tool_parser(name, full_description, examples, success="all rows are acknowledged", failure=failure)
     add = parser.add_argument_group("input").add_argument
     add("--input", metavar="PATH", help="file or directory; any path that Spark reads, like hdfs:// or s3a://")
     add("--input-format", metavar="NAME", help="csv, json, parquet or any Spark format (default: from the extension of --input)")
@@ -53,18 +53,18 @@ def new_parser(name: str, description: str, examples: str) -> argparse.ArgumentP
     return parser
 
 
-def check(arguments: argparse.Namespace) -> None:
+def check_arguments(arguments: argparse.Namespace) -> None:
     """Raises UsageError for everything that can be checked before Spark starts."""
     sink_options(arguments)
     input_format(arguments)
     if arguments.value is not None and not arguments.value.strip():
         raise UsageError("--value is empty: pass an SQL expression, or leave it out to write the row as JSON.")
     _check_types_of_schema(arguments)
-    _check_name(checked_options(arguments), is_stream=arguments.is_stream)
+    _require_name(checked_options(arguments), is_stream=arguments.is_stream)
 
 
-def _check_name(options: SinkOptions, *, is_stream: bool) -> None:
-    """Raises UsageError for an unnamed exactly-once batch. Without this check it fails in its tasks, which is late."""
+def _require_name(options: SinkOptions, *, is_stream: bool) -> None:
+    """Raises UsageError for an exactly-once batch without a name, which would otherwise fail later, in its tasks."""
     from spark_kafka_sink.config.sink_options import EXACTLY_ONCE
 
     is_named = is_stream or options.txn_app_id is not None or options.allow_unnamed_write

@@ -13,17 +13,17 @@ from pathlib import Path
 
 from spark_kafka_sink.tools.errors import ToolError
 
-MINIMUM_JAVA = 17  # Spark 4 and Kafka 4 brokers both need it
+MIN_JAVA_VERSION = 17  # Spark 4 and Kafka 4 brokers both need it
 VERSION_TIMEOUT_S = 30
 
-_REMEDY = f"install a JDK or JRE {MINIMUM_JAVA} or newer, or point JAVA_HOME at one"
+_REMEDY = f"install a JDK or JRE {MIN_JAVA_VERSION} or newer, or point JAVA_HOME at one"
 
 
 def find_java() -> Path:
     """The `java` program. Raises ToolError if it is missing or too old; blocks VERSION_TIMEOUT_S at most, for `java -version`."""
     java = java_program()
     version = _major_version(java)
-    if version < MINIMUM_JAVA:
+    if version < MIN_JAVA_VERSION:
         raise ToolError(f"Java {version} at {java} is too old for Spark and Kafka: {_REMEDY}.")
     return java
 

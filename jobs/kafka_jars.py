@@ -35,7 +35,7 @@ DEFAULT_KAFKA_VERSION = "4.3.1"
 LOG4J_BINDING_VERSION = "2.25.4"  # connects Kafka's slf4j 1.7 to the log4j-core of brokers since 4.0
 CHECKSUMS = Path(__file__).with_name("kafka_jars.sha256")
 FETCH_TIMEOUT_S = 900
-MINIMUM_FREE_BYTES = 500 * 1024 * 1024
+MIN_FREE_BYTES = 500 * 1024 * 1024
 
 Progress = Callable[[str], None]
 
@@ -94,18 +94,18 @@ def fetch_kafka(version: str | None = None, progress: Progress = be_quiet) -> Pa
 def fetch(name: str, dependencies: Sequence[Dependency], progress: Progress = be_quiet) -> Path:
     """The directory of the jars in the cache, fetched if absent.
 
-    Blocks FETCH_TIMEOUT_S at most for the fetch, and as long for that of another process. Raises ToolError, see also `check`.
+    Blocks FETCH_TIMEOUT_S at most for the fetch, and as long for a fetch by another process. Raises ToolError, as check_jars.
     """
     target = cache_dir() / "jars" / directory_name(name, dependencies)
     if target.is_dir():
-        check(target, target.name)
+        check_jars(target, target.name)
         return target
     java = find_java()
     make_dir(target.parent)
     require_free_space(target.parent)
     with file_lock(target.parent / "fetch.lock", FETCH_TIMEOUT_S, "another process is fetching jars"):
         if target.is_dir():
-            check(target, target.name)
+            check_jars(target, target.name)
         else:
             progress(f"fetching the jars of {name} into {target} (once)")
             _fetch_into(java, target, name, dependencies, progress)
@@ -113,13 +113,13 @@ def fetch(name: str, dependencies: Sequence[Dependency], progress: Progress = be
 
 
 def directory_name(name: str, dependencies: Sequence[Dependency]) -> str:
-    """The name with a hash of the dependencies, so that others get another directory."""
+    """The name with a hash of the dependencies, so that other dependencies get another directory."""
     digest = hashlib.sha256("".join(each.as_xml() for each in dependencies).encode()).hexdigest()[:8]
     return f"{name}-{digest}"
 
 
-def check(directory: Path, name: str) -> None:
-    """Raises ToolError if the jars are not those that CHECKSUMS lists under this name. A name that it does not list passes."""
+def check_jars(directory: Path, name: str) -> None:
+    """Raises ToolError if the jars are not those that CHECKSUMS lists under this name. A name that is not listed passes."""
     listed_checksums = _listed_checksums(name)
     if not listed_checksums:
         return
@@ -148,11 +148,11 @@ def make_dir(path: Path) -> Path:
 
 
 def require_free_space(path: Path) -> None:
-    """Raises ToolError if the file system of `path` has less than MINIMUM_FREE_BYTES left."""
+    """Raises ToolError if the file system of `path` has less than MIN_FREE_BYTES left."""
     free_bytes = shutil.disk_usage(path).free
-    if free_bytes < MINIMUM_FREE_BYTES:
+    if free_bytes < MIN_FREE_BYTES:
         raise ToolError(
-            f"Only {free_bytes / 2**20:,.0f} MB are free at {path}, and {MINIMUM_FREE_BYTES / 2**20:,.0f} MB are needed:"
+            f"Only {free_bytes / 2**20:,.0f} MB are free at {path}, and {MIN_FREE_BYTES / 2**20:,.0f} MB are needed:"
             " free some, or choose another directory."
         )
 
@@ -163,19 +163,19 @@ def file_lock(path: Path, timeout_s: float, occupant: str) -> Iterator[None]:
 
     Waits `timeout_s` seconds at most, then raises ToolError. `occupant` says in the error who holds the lock.
     """
-    deadline = time.monotonic() + timeout_s
+    deadline_s = time.monotonic() + timeout_s
     while True:
         with path.open("w") as file:
             if _try_to_lock(file, path):
                 yield
                 return
-        if time.monotonic() > deadline:
+        if time.monotonic() > deadline_s:
             raise ToolError(f"{path} was locked for {timeout_s:.0f} s ({occupant}): wait for it, or stop it.")
         time.sleep(0.1)
 
 
 def _try_to_lock(file: TextIO, path: Path) -> bool:
-    """Lock the file, if no other process has. Returns whether it is locked now; not if its last holder has deleted it."""
+    """Lock the file, if no other process has. Returns whether it is locked now. False if the last holder has deleted it."""
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         return os.path.samestat(os.fstat(file.fileno()), path.stat())
@@ -204,7 +204,7 @@ def _fetch_into(java: Path, target: Path, name: str, dependencies: Sequence[Depe
             "-retrieve", f"{jars}/[artifact]-[revision](-[classifier]).[ext]",
         ]  # fmt: skip
         _run_ivy(command, name, progress)
-        check(jars, target.name)
+        check_jars(jars, target.name)
         jars.rename(target)
     finally:
         shutil.rmtree(staging, ignore_errors=True)
@@ -236,7 +236,7 @@ def _run_ivy(command: list[str], name: str, progress: Progress) -> None:
         subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace"
         ) as ivy,
-        _kill_after(ivy, FETCH_TIMEOUT_S) as timed_out,
+        _kill_after(ivy, FETCH_TIMEOUT_S) as has_timed_out,
     ):
         assert ivy.stdout is not None
         for line in ivy.stdout:
@@ -244,7 +244,7 @@ def _run_ivy(command: list[str], name: str, progress: Progress) -> None:
             fetched_count += "[SUCCESSFUL ]" in line
             if "[SUCCESSFUL ]" in line and fetched_count % 10 == 0:
                 progress(f"fetched {fetched_count} files of {name}")
-    if timed_out.is_set():
+    if has_timed_out.is_set():
         raise ToolError(f"Fetching {name} took more than {FETCH_TIMEOUT_S} s and was stopped: run it again to continue.")
     if ivy.returncode != 0:
         raise ToolError(_ivy_failure(name, lines))
@@ -253,17 +253,17 @@ def _run_ivy(command: list[str], name: str, progress: Progress) -> None:
 @contextlib.contextmanager
 def _kill_after(process: subprocess.Popen[str], timeout_s: float) -> Iterator[threading.Event]:
     """Kill a process if the block raises, or after `timeout_s` seconds. The event is set in the second case only."""
-    timed_out = threading.Event()
+    has_timed_out = threading.Event()
 
-    def end_it() -> None:
-        timed_out.set()
+    def kill() -> None:
+        has_timed_out.set()
         process.kill()
 
-    watchdog = threading.Timer(timeout_s, end_it)
+    watchdog = threading.Timer(timeout_s, kill)
     watchdog.daemon = True
     watchdog.start()
     try:
-        yield timed_out
+        yield has_timed_out
     except BaseException:
         process.kill()
         raise
@@ -274,12 +274,12 @@ def _kill_after(process: subprocess.Popen[str], timeout_s: float) -> Iterator[th
 def _ivy_failure(name: str, lines: Sequence[str]) -> str:
     """The text of the error. Ivy says "not found" for an unreachable server, too: only its list of errors has the cause."""
     for line in lines:
-        unreachable = re.search(r"Server access error at url \S+ \((.*)\)|(Host \S+ not found)", line)
-        if unreachable:
-            reason = unreachable.group(1) or unreachable.group(2)
+        match = re.search(r"Server access error at url \S+ \((.*)\)|(Host \S+ not found)", line)
+        if match:
+            reason = match.group(1) or match.group(2)
             return f"The jars of {name} could not be fetched ({reason}): check the network, the proxy, or IVY_SETTINGS_FILE."
-    missing = [line.strip(": ").removesuffix(": not found") for line in lines if line.endswith(": not found")]
-    if missing:
-        return f"{name} does not exist in Ivy's repositories ({missing[0]} not found): choose another version."
+    missing_jars = [line.strip(": ").removesuffix(": not found") for line in lines if line.endswith(": not found")]
+    if missing_jars:
+        return f"{name} does not exist in Ivy's repositories ({missing_jars[0]} not found): choose another version."
     tail = " | ".join(line for line in lines[-5:] if line)
     return f"The jars of {name} could not be fetched; Ivy ended with: {tail or 'no output'}."

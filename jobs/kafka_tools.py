@@ -12,7 +12,7 @@ from jobs.java import find_java
 TOOLS_LOGGING = Path(__file__).resolve().parent.parent / "conf" / "kafka-tools-log4j2.properties"
 
 
-def tool(jars: Path, main_class: str, bootstrap_servers: str, config: Path | None = None) -> list[str]:
+def tool_command(jars: Path, main_class: str, bootstrap_servers: str, config: Path | None = None) -> list[str]:
     """The command line of one of Kafka's tools. `config`: a .properties file for the client. Raises ToolError without Java."""
     command = [str(find_java()), f"-Dlog4j2.configurationFile={TOOLS_LOGGING}", "-cp", f"{jars}/*", main_class]
     command += ["--bootstrap-server", bootstrap_servers]
@@ -26,7 +26,7 @@ def console_consumer_command(
 
     The program ends after this many `records`, or when none has come for `timeout_ms`.
     """
-    command = tool(jars, "org.apache.kafka.tools.consumer.ConsoleConsumer", bootstrap_servers, config)
+    command = tool_command(jars, "org.apache.kafka.tools.consumer.ConsoleConsumer", bootstrap_servers, config)
     command += ["--topic", topic, "--from-beginning", "--max-messages", str(records), "--timeout-ms", str(timeout_ms)]
     command += ["--isolation-level", "read_committed"]
     return [*command, "--formatter-property", "print.key=true", "--formatter-property", "print.partition=true"]

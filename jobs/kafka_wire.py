@@ -28,8 +28,8 @@ class NewTopic:
     config: Mapping[str, str] = field(default_factory=dict)
 
 
-def answers(address: tuple[str, int], timeout_s: float) -> bool:
-    """Whether a broker there answers ApiVersions. Each step may take `timeout_s` seconds."""
+def is_answering(address: tuple[str, int], timeout_s: float) -> bool:
+    """Whether a broker at the address answers ApiVersions. Each step may take `timeout_s` seconds."""
     try:
         response = _ask(address, API_VERSIONS, 0, b"", timeout_s)
     except (OSError, EOFError):

@@ -2,8 +2,8 @@
 
 One process per node, KRaft, listening on 127.0.0.1 only. The jars come from `kafka_jars`. Tests use `LocalKafka` as a context
 manager, also to kill and restart single nodes of a cluster.
-Law: LocalKafka ends only its own children, and brokers of an earlier process. It knows the latter by id and start time, which are
-in state.json before start() returns, and by kafka.Kafka in their command line.
+Law: LocalKafka ends only its own children, and brokers of an earlier process. It recognizes the latter by id and start time,
+which are in state.json before start() returns, and by kafka.Kafka in the command line.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from jobs.kafka_jars import (
     require_free_space,
 )
 from jobs.kafka_tools import console_consumer_command
-from jobs.kafka_wire import NewTopic, answers, create_topics
+from jobs.kafka_wire import NewTopic, create_topics, is_answering
 from jobs.ports import HOST, claim_port, free_port
 from jobs.processes import POLL_S, command_line_of, process_start, wait_until
 from spark_kafka_sink.tools.arguments import parse_pair, parse_positive_int
@@ -54,12 +54,12 @@ TOPIC_TIMEOUT_S = 30.0
 READ_IDLE_MS = 5_000  # `read` ends when no record has come for so long
 READ_TIMEOUT_S = 600.0
 MAX_TIMEOUT_S = 86_400
-LAST_PORT = 65_535
-QUICK_JVM = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"  # for a Java program that runs for seconds
-LOG_LINES_QUOTED = 5
-DOWN = 3  # exit code of `status`: a broker is down
-LOCK = "lock"  # the file that a start or a deletion has locked
-OWN_FILES = re.compile(rf"data-\d+|node-\d+\.(log|properties)|cluster\.id|state\.json(\.new)?|{LOCK}")
+MAX_PORT = 65_535
+QUICK_JVM_FLAGS = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"  # for a Java program that runs for seconds
+MAX_LOG_LINES_QUOTED = 5
+BROKER_DOWN = 3  # exit code of `status`
+LOCK_FILE = "lock"  # the file that a start or a deletion has locked
+OWN_FILES_PATTERN = re.compile(rf"data-\d+|node-\d+\.(log|properties)|cluster\.id|state\.json(\.new)?|{LOCK_FILE}")
 BROKER_LOGGING = Path(__file__).resolve().parent.parent / "conf" / "local-kafka-log4j2.properties"
 
 
@@ -69,7 +69,7 @@ class LocalKafka:
     Args:
         port: of the first node; node i listens on port + i - 1. 0: free ports.
         brokers: three and more have three controllers, in the first three nodes; fewer have one.
-        properties: broker properties, as they are to be, without escapes; they override those that LocalKafka sets.
+        properties: of the brokers, without escapes; they override the properties that LocalKafka sets.
         extra_listeners: security protocols (SASL_PLAINTEXT, SSL …) that get a listener each, see `bootstrap_servers_for`.
             NAME:PROTOCOL gives a listener another name, for several listeners of one protocol (their properties begin with
             listener.name.<name in lower case>).
@@ -96,7 +96,7 @@ class LocalKafka:
         self.nodes: dict[int, LocalNode] = {}
         self.jars: Path | None = None
         self._port = port
-        self._brokers = brokers
+        self._broker_count = brokers
         self._heap = heap
         self._properties = dict(properties or {})
         # listener name -> security protocol
@@ -176,7 +176,7 @@ class LocalKafka:
         find_java()
         make_dir(self.work_dir)
         require_free_space(self.work_dir)
-        lock = file_lock(self.work_dir / LOCK, timeout_s * 2, "another start is under way")
+        lock = file_lock(self.work_dir / LOCK_FILE, timeout_s * 2, "another start is under way")
         with _file_errors_in_a_sentence(self.work_dir), lock:
             earlier = LocalKafka.load(self.work_dir)
             if earlier is not None and earlier.running():
@@ -235,13 +235,13 @@ class LocalKafka:
         """
         if not self.work_dir.is_dir():
             return
-        lock = file_lock(self.work_dir / LOCK, STOP_TIMEOUT_S, "a start is under way")
+        lock = file_lock(self.work_dir / LOCK_FILE, STOP_TIMEOUT_S, "a start is under way")
         with _file_errors_in_a_sentence(self.work_dir), lock:
             earlier = LocalKafka.load(self.work_dir)
             if self.running() or (earlier is not None and earlier.running()):
                 raise ToolError(f"A broker runs in {self.work_dir}: stop it before deleting its data.")
-            for path in sorted(self.work_dir.glob("*"), key=lambda path: path.name == LOCK):  # the lock last: it holds until then
-                if OWN_FILES.fullmatch(path.name):
+            for path in sorted(self.work_dir.glob("*"), key=lambda path: path.name == LOCK_FILE):  # last: it holds
+                if OWN_FILES_PATTERN.fullmatch(path.name):
                     shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
             if self.work_dir.is_dir() and not any(self.work_dir.iterdir()):
                 self.work_dir.rmdir()
@@ -249,12 +249,12 @@ class LocalKafka:
     # PORTS, FILES, PROCESSES
 
     def _assign_ports(self) -> None:
-        controller_count = 3 if self._brokers >= 3 else 1
-        for port in (self._port, self._port + self._brokers - 1):
-            if not 0 <= port <= LAST_PORT:
+        controller_count = 3 if self._broker_count >= 3 else 1
+        for port in (self._port, self._port + self._broker_count - 1):
+            if not 0 <= port <= MAX_PORT:
                 raise ToolError(f"There is no port {port}: pass another --port (0: a free one).")
         taken_ports: set[int] = set()
-        for node_id in range(1, self._brokers + 1):
+        for node_id in range(1, self._broker_count + 1):
             port = free_port(taken_ports) if self._port == 0 else claim_port(self._port + node_id - 1, taken_ports)
             self.nodes[node_id] = LocalNode(
                 node_id,
@@ -275,7 +275,7 @@ class LocalKafka:
 
     def _format(self, timeout_s: float) -> None:
         """Write the properties of all nodes, and format the directories of those without data, all at the same time."""
-        deadline = time.monotonic() + timeout_s
+        deadline_s = time.monotonic() + timeout_s
         tools: list[tuple[LocalNode, subprocess.Popen[str]]] = []
         with contextlib.ExitStack() as stack:
             for node in self.nodes.values():
@@ -285,10 +285,10 @@ class LocalKafka:
                     stack.callback(tools[-1][1].kill)
             for node, tool in tools:
                 try:
-                    output, _ = tool.communicate(timeout=max(0.0, deadline - time.monotonic()))
+                    output, _ = tool.communicate(timeout=max(0.0, deadline_s - time.monotonic()))
                 except subprocess.TimeoutExpired:
-                    what = f"Formatting {self._data_dir(node)}"
-                    raise ToolError(f"{what} took more than {timeout_s:.0f} s: try again, or raise --timeout.") from None
+                    work = f"Formatting {self._data_dir(node)}"
+                    raise ToolError(f"{work} took more than {timeout_s:.0f} s: try again, or raise --timeout.") from None
                 if tool.returncode != 0:
                     raise ToolError(f"Kafka could not format {self._data_dir(node)}: {_last_lines(output)}.")
 
@@ -311,7 +311,7 @@ class LocalKafka:
 
     def _java(self, heap: str, main: str, *, is_quick: bool = False) -> list[str]:
         jars = self.jars or fetch_kafka(self.version)
-        flags = os.environ.get("KAFKA_JVM_PERFORMANCE_OPTS") or (QUICK_JVM if is_quick else "-XX:+UseG1GC")
+        flags = os.environ.get("KAFKA_JVM_PERFORMANCE_OPTS") or (QUICK_JVM_FLAGS if is_quick else "-XX:+UseG1GC")
         return [
             str(find_java()), f"-Xmx{heap}", *flags.split(),
             f"-Dlog4j2.configurationFile={BROKER_LOGGING}", "-Djava.awt.headless=true",
@@ -330,23 +330,23 @@ class LocalKafka:
         self._save()
 
     def _await_answers(self, nodes: list[LocalNode], timeout_s: float) -> None:
-        deadline = time.monotonic() + timeout_s
+        deadline_s = time.monotonic() + timeout_s
         waiting_nodes = list(nodes)
         while waiting_nodes:
             for node in waiting_nodes:
                 if not self._is_alive(node):
                     raise ToolError(f"Broker {node.node_id} ended during its start; {self._log_tail(node)}")
-            if time.monotonic() > deadline:
+            if time.monotonic() > deadline_s:
                 late_node = waiting_nodes[0]
-                where = f"at {HOST}:{late_node.port} within {timeout_s:.0f} s"
-                raise ToolError(f"Broker {late_node.node_id} did not answer {where}; {self._log_tail(late_node)}")
-            waiting_nodes = [node for node in waiting_nodes if not self._answers(node, deadline)]
+                limit = f"at {HOST}:{late_node.port} within {timeout_s:.0f} s"
+                raise ToolError(f"Broker {late_node.node_id} did not answer {limit}; {self._log_tail(late_node)}")
+            waiting_nodes = [node for node in waiting_nodes if not self._is_answering(node, deadline_s)]
             time.sleep(POLL_S)
 
-    def _answers(self, node: LocalNode, deadline: float) -> bool:
-        """Whether a node answers before the deadline, within ANSWER_TIMEOUT_S: the other nodes wait for a silent one."""
-        left_s = max(POLL_S, deadline - time.monotonic())
-        return answers((HOST, node.port), min(ANSWER_TIMEOUT_S, left_s))
+    def _is_answering(self, node: LocalNode, deadline_s: float) -> bool:
+        """Whether a node answers before the deadline. Waits ANSWER_TIMEOUT_S at most: the other nodes are asked next."""
+        left_s = max(POLL_S, deadline_s - time.monotonic())
+        return is_answering((HOST, node.port), min(ANSWER_TIMEOUT_S, left_s))
 
     def _log_tail(self, node: LocalNode) -> str:
         file = self.log_file(node.node_id)
@@ -357,9 +357,9 @@ class LocalKafka:
         nodes = [self.nodes[node_id] for node_id in node_ids]
         for node in nodes:
             self._signal(node, signal_number)
-        deadline = time.monotonic() + timeout_s
+        deadline_s = time.monotonic() + timeout_s
         for node in nodes:
-            if not self._await_end(node, deadline):
+            if not self._await_end(node, deadline_s):
                 self._signal(node, signal.SIGKILL)
                 self._await_end(node, time.monotonic() + timeout_s)
             node.pid = None
@@ -377,8 +377,8 @@ class LocalKafka:
             return child.poll() is None
         return node.pid is not None and process_start(node.pid) == node.started and "kafka.Kafka" in command_line_of(node.pid)
 
-    def _await_end(self, node: LocalNode, deadline: float) -> bool:
-        return wait_until(lambda: not self._is_alive(node), deadline)
+    def _await_end(self, node: LocalNode, deadline_s: float) -> bool:
+        return wait_until(lambda: not self._is_alive(node), deadline_s)
 
     def _save(self) -> None:
         state = {
@@ -407,7 +407,7 @@ def _file_errors_in_a_sentence(work_dir: Path) -> Iterator[None]:
 
 def _last_lines(text: str) -> str:
     lines = [line.strip() for line in text.splitlines() if line.strip() and not line.startswith("\tat ")]
-    return " | ".join(lines[-LOG_LINES_QUOTED:]) or "nothing"
+    return " | ".join(lines[-MAX_LOG_LINES_QUOTED:]) or "nothing"
 
 
 # COMMAND LINE
@@ -521,11 +521,11 @@ def _status(work_dir: Path, _arguments: argparse.Namespace) -> int:
     running_ids = cluster.running() if cluster is not None else []
     if cluster is None or not running_ids:
         print("not running")
-        return DOWN
+        return BROKER_DOWN
     for node in cluster.nodes.values():
         state = f"running, process {node.pid}" if node.node_id in running_ids else "down"
         print(f"broker {node.node_id} at {HOST}:{node.port}: {state}; log {cluster.log_file(node.node_id)}")
-    return DONE if len(running_ids) == len(cluster.nodes) else DOWN
+    return DONE if len(running_ids) == len(cluster.nodes) else BROKER_DOWN
 
 
 def _read(work_dir: Path, arguments: argparse.Namespace) -> int:
@@ -547,12 +547,8 @@ def _read(work_dir: Path, arguments: argparse.Namespace) -> int:
     return DONE
 
 
-COMMANDS: dict[str, Callable[[Path, argparse.Namespace], int]] = {
-    "start": _start,
-    "stop": _stop,
-    "status": _status,
-    "read": _read,
-}
+Command = Callable[[Path, argparse.Namespace], int]
+COMMANDS: dict[str, Command] = {"start": _start, "stop": _stop, "status": _status, "read": _read}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

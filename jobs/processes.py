@@ -38,10 +38,10 @@ def _ps(pid: int, column: str) -> str:
     return answer.stdout.strip()
 
 
-def wait_until(condition: Callable[[], bool], deadline: float) -> bool:
+def wait_until(condition: Callable[[], bool], deadline_s: float) -> bool:
     """Wait until the condition is true, or until the deadline on time.monotonic(). Returns whether it became true."""
     while not condition():
-        if time.monotonic() > deadline:
+        if time.monotonic() > deadline_s:
             return False
         time.sleep(POLL_S)
     return True

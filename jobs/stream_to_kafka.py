@@ -39,8 +39,8 @@ EXAMPLES = """
 
 
 def build_parser() -> argparse.ArgumentParser:
-    what = "Write a stream to a Kafka topic: new files in a directory, or any streaming source of Spark."
-    parser = command_line.new_parser("stream_to_kafka", what, EXAMPLES)
+    description = "Write a stream to a Kafka topic: new files in a directory, or any streaming source of Spark."
+    parser = command_line.new_parser("stream_to_kafka", description, EXAMPLES)
     parser.set_defaults(is_stream=True)
     add = parser.add_argument_group("stream").add_argument
     checkpoint_help = "directory where Spark records what the query has written, so that a restart continues there; one per query"
@@ -84,12 +84,12 @@ def _with_trigger(writer: DataStreamWriter, trigger: str) -> DataStreamWriter:
 
 def _follow(query: StreamingQuery, totals: WrittenRows) -> None:
     """Wait until the query ends. Print how much is written every STATUS_INTERVAL_S, if there are new rows."""
-    printed_rows, printed_at = totals.rows, time.monotonic()
+    printed_rows, printed_s = totals.rows, time.monotonic()
     while not query.awaitTermination(POLL_S):
         totals.add(query.recentProgress)
-        if totals.rows > printed_rows and time.monotonic() - printed_at >= spark_job.STATUS_INTERVAL_S:
+        if totals.rows > printed_rows and time.monotonic() - printed_s >= spark_job.STATUS_INTERVAL_S:
             spark_job.say(f"{totals} so far")
-            printed_rows, printed_at = totals.rows, time.monotonic()
+            printed_rows, printed_s = totals.rows, time.monotonic()
     totals.add(query.recentProgress)
 
 

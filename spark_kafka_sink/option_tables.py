@@ -79,12 +79,12 @@ def markdown_table(section: str) -> str:
     """The rows of one section as a markdown table."""
     rows = [row for row in option_table() if row.section == section]
     if section == "no effect":
-        return _keys_by_reason(rows)
+        return _table_by_reason(rows)
     lines = [f"| `{row.key}` | {row.values} | {row.defaults} | {row.doc} |" for row in rows]
     return "\n".join(["| Option | Values | Default | What it does |", "|---|---|---|---|", *lines])
 
 
-def _keys_by_reason(rows: Sequence[TableRow]) -> str:
+def _table_by_reason(rows: Sequence[TableRow]) -> str:
     keys_by_reason: dict[str, list[str]] = {}
     for row in rows:
         keys_by_reason.setdefault(row.doc, []).append(f"`{row.key}`")

@@ -16,22 +16,22 @@ def test_the_rows_are_those_of_the_report_that_this_write_appended(tmp_path: Pat
         assert read_report() is None  # the line there is another write's
         with path.open("a") as file:
             file.write(json.dumps({"rows": 336_776, "skipped": 0, "dead_lettered": 2}) + "\n")
-        assert batch_to_kafka.in_words(read_report()) == "336,776 rows (2 dead-lettered) of "
+        assert batch_to_kafka.rows_in_words(read_report()) == "336,776 rows (2 dead-lettered) of "
     with batch_to_kafka.with_report_path({"topic": "t"}) as (options, read_report):
         own = Path(options["reportPath"])
         assert own.parent.is_dir()
-        assert batch_to_kafka.in_words(read_report()) == ""
+        assert batch_to_kafka.rows_in_words(read_report()) == ""
     assert not own.parent.exists()
 
 
 def test_the_job_says_why_a_version_that_is_in_kafka_wrote_nothing() -> None:
     """The job said "wrote 0 rows", and not why."""
     sentences = {
-        how: batch_to_kafka.in_kafka_already({"exactly_once": {"owner": "orders", "version": 7, "how": how}})
+        how: batch_to_kafka.reason_not_written({"exactly_once": {"owner": "orders", "version": 7, "how": how}})
         for how in ("committed", "found", "rolled-forward", "superseded")
     }
-    assert sentences["committed"] == batch_to_kafka.in_kafka_already({"exactly_once": None}) == ""
+    assert sentences["committed"] == batch_to_kafka.reason_not_written({"exactly_once": None}) == ""
     assert sentences["found"] == "; number 7 of orders was in Kafka already"
     assert "committed now" in sentences["rolled-forward"]
     assert "a higher one" in sentences["superseded"]
-    assert batch_to_kafka.in_kafka_already(None) == ""
+    assert batch_to_kafka.reason_not_written(None) == ""

@@ -56,8 +56,8 @@ def test_a_batch_with_exactly_once_needs_a_number_before_spark_starts(capsys: py
     stderr = capsys.readouterr().err
     assert "--txn-version N" in stderr
     assert "--option allowUnnamedWrite=true" in stderr
-    command_line.check(_batch(*arguments, "--option", "allowUnnamedWrite=true"))
-    command_line.check(_batch(*arguments, "--option", "txnAppId=a", "--option", "txnVersion=1"))
+    command_line.check_arguments(_batch(*arguments, "--option", "allowUnnamedWrite=true"))
+    command_line.check_arguments(_batch(*arguments, "--option", "txnAppId=a", "--option", "txnVersion=1"))
 
 
 @pytest.mark.parametrize(
@@ -83,7 +83,9 @@ def test_a_key_that_is_a_number_by_the_schema_ends_the_job_before_spark_starts(
 @pytest.mark.parametrize("key", ["name", "id.x", "cast(id AS string)", "other"])
 def test_a_key_of_which_the_schema_says_nothing_wrong_is_left_to_spark(key: str) -> None:
     schema = "id STRUCT<x: INT>, name STRING"
-    command_line.check(_batch("--input", "a.csv", "--topic", "t", "--bootstrap-servers", "b:1", "--schema", schema, "--key", key))
+    command_line.check_arguments(
+        _batch("--input", "a.csv", "--topic", "t", "--bootstrap-servers", "b:1", "--schema", schema, "--key", key)
+    )
 
 
 class Rows:
@@ -118,7 +120,7 @@ def test_with_avro_the_value_is_the_row_as_a_struct_and_any_type_will_do(how: li
     arguments = _batch("--input", "a.csv", "--topic", "t", "--bootstrap-servers", "b:1", *how, *registry)
     rows: Any = Selected(value="struct<id:int>")
     assert command_line.records(rows, arguments).expressions == ("(struct(*)) AS value",)
-    command_line.check(arguments)
+    command_line.check_arguments(arguments)
 
 
 def test_without_a_format_the_value_is_the_row_as_json() -> None:
@@ -144,8 +146,8 @@ def test_options_of_a_registry_have_no_prefix_in_a_file_either(tmp_path: Path) -
 def test_the_sample_file_for_exactly_once_takes_a_name_and_for_a_batch_a_number() -> None:
     arguments = ["--config", str(CONF / "exactly-once.properties"), "--topic", "t", "--bootstrap-servers", "b:1"]
     arguments += ["--input-format", "rate", "--exactly-once", "p"]
-    command_line.check(stream_to_kafka.build_parser().parse_args([*arguments, "--checkpoint", "c"]))
-    command_line.check(_batch(*arguments, "--txn-version", "7"))
+    command_line.check_arguments(stream_to_kafka.build_parser().parse_args([*arguments, "--checkpoint", "c"]))
+    command_line.check_arguments(_batch(*arguments, "--txn-version", "7"))
 
 
 def test_a_number_names_a_batch_with_the_name_that_exactly_once_gives(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from jobs.broker_config import LocalNode, new_cluster_id, write_properties
-from jobs.kafka_wire import NewTopic, answers
+from jobs.kafka_wire import NewTopic, is_answering
 from jobs.local_kafka import LocalKafka, main, parse_property, parse_topic
 from jobs.ports import FREE_PORTS, HOST
 from jobs.processes import process_start
@@ -142,7 +142,7 @@ def test_an_unknown_command_is_a_usage_error() -> None:
 
 def test_a_listener_that_is_no_broker_does_not_answer() -> None:
     with socket.create_server((HOST, 0)) as silent:
-        assert not answers((HOST, silent.getsockname()[1]), timeout_s=0.1)
+        assert not is_answering((HOST, silent.getsockname()[1]), timeout_s=0.1)
 
 
 def test_three_brokers_vote_and_know_one_another(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from kafka import KafkaProducer
 
-from jobs.kafka_wire import answers
+from jobs.kafka_wire import is_answering
 from jobs.local_kafka import HOST, LocalKafka, main
 from spark_kafka_sink.tools.errors import ToolError
 from tests.broker_properties import QUICK_SESSIONS
@@ -36,7 +36,7 @@ def test_start_status_and_stop_work_from_different_processes(tmp_path: Path, cap
         stopped = run("stop")
     assert stopped == 0
     assert run("status") == 3
-    assert not answers((HOST, cluster.nodes[1].port), timeout_s=1)
+    assert not is_answering((HOST, cluster.nodes[1].port), timeout_s=1)
 
 
 @pytest.mark.slow

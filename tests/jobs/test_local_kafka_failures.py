@@ -292,7 +292,7 @@ def test_silent_nodes_together_are_waited_for_until_the_deadline(
         manual_time.sleep(timeout_s)
         return False
 
-    monkeypatch.setattr(local_kafka, "answers", silent)
+    monkeypatch.setattr(local_kafka, "is_answering", silent)
     monkeypatch.setattr(LocalKafka, "_is_alive", lambda *_: True)
     cluster = LocalKafka(tmp_path, brokers=3)
     cluster._assign_ports()
@@ -309,7 +309,7 @@ def test_silent_nodes_together_are_waited_for_until_the_deadline(
 def test_an_interrupted_start_says_how_many_brokers_it_has_stopped(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(local_kafka, "answers", interrupt)
+    monkeypatch.setattr(local_kafka, "is_answering", interrupt)
     work_dir = tmp_path / "kafka"
     assert run_tool("local_kafka", partial(main, ["--work-dir", str(work_dir), "start", "--port", "0", "--brokers", "2"])) == 130
     assert capsys.readouterr().err == (

@@ -13,7 +13,7 @@ import pytest
 
 from jobs import quickstart_flights
 from jobs.local_kafka import LocalKafka
-from jobs.quickstart_flights import draw, report_lines
+from jobs.quickstart_flights import draw_page, report_lines
 from spark_kafka_sink.sink.commit_summary import CommitSummary
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -60,7 +60,7 @@ def test_without_the_extra_the_quick_start_goes_on_and_says_how_to_get_the_page(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib", None)
-    said = draw(tmp_path / "r.jsonl", tmp_path / "page.html")
+    said = draw_page(tmp_path / "r.jsonl", tmp_path / "page.html")
     assert said.startswith("not drawn: The page needs matplotlib: pip install ")
     assert "\n" not in said
 
@@ -68,7 +68,7 @@ def test_without_the_extra_the_quick_start_goes_on_and_says_how_to_get_the_page(
 def test_a_page_that_cannot_be_written_does_not_fail_the_quick_start(tmp_path: Path) -> None:
     report = tmp_path / "r.jsonl"
     report.touch()
-    said = draw(report, tmp_path / "missing" / "page.html")
+    said = draw_page(report, tmp_path / "missing" / "page.html")
     assert said.startswith("not drawn: The page cannot be written to ")
 
 

@@ -168,7 +168,7 @@ def test_rows_that_failed_attempts_have_read_are_not_counted_again(capsys: pytes
 def test_very_many_failures_are_not_all_shown(capsys: pytest.CaptureFixture[str]) -> None:
     status_of([failed_attempt(number, number, 0, 0, "x") for number in range(100)], 0)._look(is_progress_due=False)
     lines = capsys.readouterr().err.splitlines()
-    assert len(lines) == spark_job.SHOWN_FAILURES + 1
+    assert len(lines) == spark_job.MAX_SHOWN_FAILURES + 1
     assert lines[-1].startswith("more tasks have failed")
 
 

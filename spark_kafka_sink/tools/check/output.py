@@ -101,17 +101,8 @@ def summary(results: Sequence[CheckResult], ms: int) -> str:
 
 
 def json_line(result: CheckResult) -> str:
-    return json.dumps(
-        {
-            "check": result.check,
-            "subject": result.subject,
-            "also": result.other_subjects,
-            "result": result.light,
-            "found": result.finding,
-            "remedy": result.remedy,
-            "ms": result.ms,
-        }
-    )
+    subjects = {"check": result.check, "subject": result.subject, "also": result.other_subjects}
+    return json.dumps({**subjects, "result": result.light, "found": result.finding, "remedy": result.remedy, "ms": result.ms})
 
 
 def summary_json(results: Sequence[CheckResult], ms: int) -> str:

@@ -128,13 +128,8 @@ else
     complete -o default -F _pykafka_sink pykafka-sink
 fi
 """
-_KINDS = {
-    Value.TEXT: "",
-    Value.FILE: "file",
-    Value.SINK_OPTION: "sink",
-    Value.PRODUCER_OPTION: "producer",
-    Value.OPTION_NAME: "names",
-}
+_KINDS = {Value.TEXT: "", Value.FILE: "file", Value.OPTION_NAME: "names"}
+_KINDS |= {Value.SINK_OPTION: "sink", Value.PRODUCER_OPTION: "producer"}
 
 
 def script(commands: Sequence[Command]) -> str:
