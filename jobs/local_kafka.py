@@ -220,7 +220,7 @@ class LocalKafka:
     def restart(self, node_id: int, timeout_s: float = START_TIMEOUT_S) -> None:
         """Start one node again with its ports and data, and wait until it answers.
 
-        After kill(), that takes until its old session has expired (broker.session.timeout.ms). ToolError after `timeout_s`.
+        After kill(), it answers only when its old session has expired (broker.session.timeout.ms). ToolError after `timeout_s`.
         """
         node = self.nodes[node_id]
         if self._is_alive(node):
@@ -231,7 +231,7 @@ class LocalKafka:
     def delete(self) -> None:
         """Delete a stopped cluster's files, and its directory if nothing else is in it.
 
-        Waits at most STOP_TIMEOUT_S for a start that is under way. Raises ToolError if it takes longer, or if a broker runs.
+        Waits at most STOP_TIMEOUT_S for a start that is under way. Raises ToolError if the start takes longer, or a broker runs.
         """
         if not self.work_dir.is_dir():
             return

@@ -18,7 +18,7 @@ from unittest import mock
 
 from jobs.java import java_program
 from jobs.kafka_jars import file_lock, kafka_version
-from jobs.local_kafka import QUICK_JVM, LocalKafka
+from jobs.local_kafka import QUICK_JVM_FLAGS, LocalKafka
 from spark_kafka_sink.tools.errors import ToolError
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -80,7 +80,7 @@ def _all_there() -> bool:
 
 
 def _flags(use_or_make: str, archives: dict[str, Path]) -> dict[str, str]:
-    return {name: f"{QUICK_JVM} -XX:{use_or_make}={file} -Xlog:cds*=off" for name, file in archives.items()}
+    return {name: f"{QUICK_JVM_FLAGS} -XX:{use_or_make}={file} -Xlog:cds*=off" for name, file in archives.items()}
 
 
 def _make() -> None:

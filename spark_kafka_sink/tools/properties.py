@@ -22,7 +22,7 @@ SPELLINGS = {name.lower(): name for name in _LOOKED_UP_NAMES}
 
 
 def option_name(key: str) -> str:
-    """The sink's name for a key of a .properties file, where Kafka's keys need no `kafka.`. Keys of a registry never have it."""
+    """The sink's name for a key of a .properties file, where Kafka's keys need no `kafka.`. Keys of a registry have none."""
     is_kafka_key = ("." in key or key in DOTLESS_KAFKA_KEYS) and not is_registry_key(key.lower())
     name = f"kafka.{key}" if is_kafka_key and not key.lower().startswith("kafka.") else key
     return SPELLINGS.get(name.lower(), name)

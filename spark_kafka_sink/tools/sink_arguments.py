@@ -54,7 +54,7 @@ def sink_options(arguments: argparse.Namespace) -> dict[str, str]:
 
 
 def _options_of_arguments(arguments: argparse.Namespace) -> dict[str, tuple[str, str]]:
-    """Option -> the named argument that sets it, and the value. Without arguments that are not set."""
+    """Option -> the named argument that sets the option, and its value. Arguments that are not set are left out."""
     prefix = arguments.exactly_once
     arguments_by_option = {
         "kafka.bootstrap.servers": ("--bootstrap-servers", arguments.bootstrap_servers or None),

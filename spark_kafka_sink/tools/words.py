@@ -74,6 +74,6 @@ def count(number: int, noun: str, plural: str = "") -> str:
 
 
 def several(number: float, noun: str, plural: str = "") -> str:
-    """As `count`, but rounded: 1 record, 12.3k records."""
+    """A rounded number with its noun: 1 record, 12.3k records."""
     text = rounded(number)
     return f"{text} {noun if text == '1' else plural or noun + 's'}"

@@ -14,7 +14,7 @@ from types import TracebackType
 
 from jobs.java import find_java
 from jobs.kafka_jars import Dependency, fetch
-from jobs.kafka_wire import NewTopic, answers, create_topics
+from jobs.kafka_wire import NewTopic, create_topics, is_answering
 from jobs.ports import HOST, free_port
 from spark_kafka_sink.tools.errors import ToolError
 from tests.fakes.fault_proxy import FaultProxy
@@ -78,7 +78,7 @@ class ZooKeeperKafka:
     def _is_ready(self) -> bool:
         """A broker answers before the controller knows it, and no topic can be created until then."""
         try:
-            if answers((HOST, self._port), timeout_s=5):
+            if is_answering((HOST, self._port), timeout_s=5):
                 self.create_topic("ready")
                 return True
         except ToolError:

@@ -148,25 +148,25 @@ def test_a_failed_task_is_reported_at_once_and_once(capsys: pytest.CaptureFixtur
     """Four attempts took a minute each, and nothing was printed before the last one had failed."""
     status = status_of([failed_attempt(7, 1, 0, 5, f"Traceback …\n{TRACEBACK}")], 5)
     for _ in range(3):
-        status._look(is_progress_due=False)
+        status._show_status(is_progress_due=False)
     assert capsys.readouterr().err.splitlines()[0] == (
         "task 1 failed (attempt 1 of 4): [KAFKA_DELIVERY_FAILED] 3 rows not acknowledged:"
     )
-    status._look(is_progress_due=False)
+    status._show_status(is_progress_due=False)
     assert capsys.readouterr().err == ""
 
 
 def test_rows_that_failed_attempts_have_read_are_not_counted_again(capsys: pytest.CaptureFixture[str]) -> None:
     """The progress line said that 745,971 rows were read, from a file of 336,776."""
     attempts = [failed_attempt(1, 0, 0, 100, "x"), failed_attempt(2, 0, 1, 70, "x"), failed_attempt(3, 1, 0, 9, "x", "KILLED")]
-    status_of(attempts, 300)._look(is_progress_due=True)
+    status_of(attempts, 300)._show_status(is_progress_due=True)
     stderr = capsys.readouterr().err
     assert "0 of 4 tasks done, 121 rows read so far" in stderr
     assert stderr.count("failed (attempt") == 2  # Spark kills attempts that are needed no more
 
 
 def test_very_many_failures_are_not_all_shown(capsys: pytest.CaptureFixture[str]) -> None:
-    status_of([failed_attempt(number, number, 0, 0, "x") for number in range(100)], 0)._look(is_progress_due=False)
+    status_of([failed_attempt(number, number, 0, 0, "x") for number in range(100)], 0)._show_status(is_progress_due=False)
     lines = capsys.readouterr().err.splitlines()
     assert len(lines) == spark_job.MAX_SHOWN_FAILURES + 1
     assert lines[-1].startswith("more tasks have failed")
@@ -196,6 +196,6 @@ def test_one_server_that_accepts_connections_is_enough(capsys: pytest.CaptureFix
 
 
 def test_names_that_do_not_resolve_are_reasons() -> None:
-    message = spark_job.unreachable([("no-such-host.invalid", 9092), ("x" * 70, 1)])
+    message = spark_job.reason_unreachable([("no-such-host.invalid", 9092), ("x" * 70, 1)])
     assert message is not None
     assert "no-such-host.invalid:9092: " in message

@@ -193,7 +193,7 @@ def judge_login(contact: Contact, servers: Servers, mechanism: str) -> CheckResu
 
 
 def judge_version(contact: Contact, servers: Servers, *, is_exactly_once: bool) -> CheckResult:
-    """Judge the release of a broker; or why it did not answer ApiVersions or Metadata, such as because it demands a login."""
+    """Judge the release of a broker, or the error instead of an answer: a broker may demand a login only at this stage."""
     if contact.error is not None:
         return _failure(contact, servers, COMPARE_PROTOCOL)
     assert contact.versions is not None

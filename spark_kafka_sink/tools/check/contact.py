@@ -240,7 +240,7 @@ class _ContactRun:
             return session
 
     def _note_login(self, step: HandshakeRequest) -> None:
-        """Pass on to VERSION after the login: the handshake then asks for the versions again, and not in version 0."""
+        """Pass on to VERSION when the login has succeeded: the handshake then asks for versions again, not in version 0."""
         if self._contact.stage is Stage.LOGIN and step.message.API_KEY is ApiKey.API_VERSIONS and step.version > 0:
             self._contact.user = "" if self._login is None else self._login.who
             self._pass_to(Stage.VERSION)

@@ -26,7 +26,7 @@ class CheckedPrefix:
         write_error: why the user may not WRITE to that id, or why that is not known; None: the user may.
         group_permissions: what the user may do with a group of the prefix; None: brokers do not tell.
         is_written: whether `--write` has written in a transaction.
-        ms: how long the answers took: ids, groups.
+        ids_ms, groups_ms: how long the answers took.
     """
 
     names: PrefixNames
@@ -34,7 +34,8 @@ class CheckedPrefix:
     write_error: KafkaError | None
     group_permissions: frozenset[AclOperation] | KafkaError | None
     is_written: bool = False
-    ms: tuple[int, int] = (0, 0)
+    ids_ms: int = 0
+    groups_ms: int = 0
 
     @property
     def subject(self) -> str:
@@ -43,7 +44,7 @@ class CheckedPrefix:
 
 def judge_ids(prefix: CheckedPrefix) -> CheckResult:
     """Tasks need WRITE on the transactional ids, which includes DESCRIBE."""
-    check, ms = "transactional ids", prefix.ms[0]
+    check, ms = "transactional ids", prefix.ids_ms
     for error, lack in ((prefix.describe_error, "neither DESCRIBE nor WRITE"), (prefix.write_error, "no WRITE")):
         if isinstance(error, AuthorizationError):
             return red(check, prefix.subject, f"[{error.condition}] {lack}", _remedy_for_ids(prefix.names, "WRITE"), ms)
@@ -58,7 +59,7 @@ def judge_ids(prefix: CheckedPrefix) -> CheckResult:
 
 def judge_groups(prefix: CheckedPrefix) -> CheckResult:
     """A write needs READ on the groups of the prefix, for markers and decisions."""
-    check, permissions, ms = "groups", prefix.group_permissions, prefix.ms[1]
+    check, permissions, ms = "groups", prefix.group_permissions, prefix.groups_ms
     grant = f"grant the user READ on the groups that begin with '{printable(prefix.names.id_prefix)}'"
     if isinstance(permissions, AuthorizationError):
         return red(check, prefix.subject, f"[{permissions.condition}] neither DESCRIBE nor READ", grant, ms)

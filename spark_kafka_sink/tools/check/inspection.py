@@ -55,11 +55,11 @@ from spark_kafka_sink.tools.words import count
 SERVERS_END_MS = 6_000
 BROKERS_END_MS = 11_000
 REGISTRY_END_MS = 15_000
-REGISTRY_GRACE_MS = 500  # for the registry's thread to report what it was waiting for
+REGISTRY_GRACE_MS = 500  # for the registry's thread, to report what it waited for
 ASKS_END_MS = REGISTRY_END_MS + REGISTRY_GRACE_MS
 RECORD_END_MS = 19_000
-MAX_BROKERS = 100  # beside bootstrap.servers, the check connects to no more; each takes a thread
-WRITE_TIMEOUT_MS = 60_000  # of the transaction of `--write` at most: an interrupted check leaves it open for so long
+MAX_BROKERS = 100  # to connect to, beside bootstrap.servers; each takes a thread
+MAX_WRITE_TIMEOUT_MS = 60_000  # of the transaction of `--write`: an interrupted check leaves it open for so long
 
 Needs = dict[AclOperation, str]
 
@@ -97,7 +97,7 @@ class Inspection:
         """Start to ask the schema registry, if the options need it. Returns a function that waits for the results."""
         if not self.options.has_format:
             return lambda: []
-        from spark_kafka_sink.tools.check.registry import registry_results  # what it needs is imported only here
+        from spark_kafka_sink.tools.check.registry_answers import registry_results  # what it needs is imported only here
 
         work = partial(registry_results, self.options, self.clock, self._left_ms(REGISTRY_END_MS))
         outcomes: list[Outcome] = []
@@ -199,8 +199,8 @@ class Inspection:
 
     def _judge_prefix(self, outcomes: Mapping[Hashable, TimedOutcome], *, is_written: bool) -> Iterator[CheckResult]:
         description, permission, group = (outcomes[each] for each in (ID_ASK, WRITE_ASK, GROUP_ASK))
-        ms = (max(description.ms, permission.ms), group.ms)
-        prefix = CheckedPrefix(self._names, description.error, permission.error, group.value, is_written, ms)
+        ids_ms = max(description.ms, permission.ms)
+        prefix = CheckedPrefix(self._names, description.error, permission.error, group.value, is_written, ids_ms, group.ms)
         yield judge_ids(prefix)
         yield judge_groups(prefix)
         limit, default_ms = outcomes[BROKER_MAX_TIMEOUT], DEFAULT_LONGEST_TRANSACTION_MS
@@ -228,7 +228,7 @@ class Inspection:
 
     def _write_timeout_ms(self, limit_ms: int | None) -> int:
         """The time-out of the check's transaction: short, because readers wait so long if the check is interrupted."""
-        return min(each for each in (WRITE_TIMEOUT_MS, self._configured_timeout_ms, limit_ms) if each is not None)
+        return min(each for each in (MAX_WRITE_TIMEOUT_MS, self._configured_timeout_ms, limit_ms) if each is not None)
 
 
 def _brokers_by_address(contacts: Sequence[Contact]) -> dict[str, MetadataResponseBroker]:
@@ -249,4 +249,4 @@ def _uncontacted_brokers(
 def _checked_topic(name: str, needs: Needs, outcomes: Mapping[Hashable, TimedOutcome], *, is_written: bool) -> CheckedTopic:
     description, settings = outcomes["topic", name], outcomes["settings", name]
     can_be_created = {"true": True, "false": False}.get(str(outcomes[AUTO_CREATE].value))
-    return CheckedTopic(name, needs, description.value, settings.value, can_be_created, is_written, (description.ms, settings.ms))
+    return CheckedTopic(name, needs, description.value, settings.value, can_be_created, is_written, description.ms, settings.ms)

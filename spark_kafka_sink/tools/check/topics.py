@@ -29,7 +29,7 @@ class CheckedTopic:
         description: None: the topic does not exist.
         can_be_created: the brokers' auto.create.topics.enable; None: not known.
         is_written: `--write` has written a record to it.
-        ms: how long the answers took: description, settings.
+        description_ms, settings_ms: how long the answers took.
     """
 
     name: str
@@ -38,7 +38,8 @@ class CheckedTopic:
     settings: Mapping[str, str] | KafkaError
     can_be_created: bool | None = None
     is_written: bool = False
-    ms: tuple[int, int] = (0, 0)
+    description_ms: int = 0
+    settings_ms: int = 0
 
     @property
     def subject(self) -> str:
@@ -55,12 +56,12 @@ def judge_topic(topic: CheckedTopic, config: ProducerConfig, *, must_exist: bool
     if isinstance(description, KafkaError):
         grant = "grant the user DESCRIBE on the topic, which READ and WRITE include"
         remedy = grant if isinstance(description, AuthorizationError) else remedy_for(description)
-        return [red("topic", topic.subject, str(description), remedy, topic.ms[0])]
+        return [red("topic", topic.subject, str(description), remedy, topic.description_ms)]
     if description is None:
         return [judge_missing(topic, must_exist=must_exist)]
     if not description.partitions:
         remedy = "look at it with kafka-topics.sh --describe; it may be being created or deleted"
-        return [red("topic", topic.subject, "exists, and brokers tell of no partition of it", remedy, topic.ms[0])]
+        return [red("topic", topic.subject, "exists, and brokers tell of no partition of it", remedy, topic.description_ms)]
     results = [judge_existing(topic, description), judge_leaders(topic, description)]
     if AclOperation.WRITE in topic.needs:
         results.append(judge_replicas(topic, description, config.acks))
@@ -74,17 +75,17 @@ def judge_missing(topic: CheckedTopic, *, must_exist: bool) -> CheckResult:
     if topic.can_be_created and not must_exist:
         remedy = f"{creation}; so created, it has the brokers' num.partitions and default.replication.factor"
         finding = f"does not exist; the first write creates it ({AUTO_CREATE}=true)"
-        return yellow("topic", topic.subject, finding, remedy, topic.ms[0])
+        return yellow("topic", topic.subject, finding, remedy, topic.description_ms)
     reason = f", and brokers create none ({AUTO_CREATE}=false)" if topic.can_be_created is False else ""
     reason = reason or (", and exactly-once needs it before the first write" if must_exist else "")
     reason = reason or f", and whether brokers create it is not known ({AUTO_CREATE})"
-    return red("topic", topic.subject, f"does not exist{reason}", creation, topic.ms[0])
+    return red("topic", topic.subject, f"does not exist{reason}", creation, topic.description_ms)
 
 
 def judge_existing(topic: CheckedTopic, description: TopicDescription) -> CheckResult:
     is_compacted = isinstance(topic.settings, Mapping) and "compact" in topic.settings.get(CLEANUP, "")
     note = "; compacted: a row without a key is rejected" if is_compacted else ""
-    return green("topic", topic.subject, f"{count(len(description.partitions), 'partition')}{note}", topic.ms[0])
+    return green("topic", topic.subject, f"{count(len(description.partitions), 'partition')}{note}", topic.description_ms)
 
 
 # PARTITIONS
@@ -94,15 +95,15 @@ def judge_leaders(topic: CheckedTopic, description: TopicDescription) -> CheckRe
     """Red if a partition has no leader, because rows for it fail."""
     leaderless = [each.partition_index for each in description.partitions if each.leader_id < 0]
     if not leaderless:
-        return green("leaders", topic.subject, "each partition has a leader", topic.ms[0])
+        return green("leaders", topic.subject, "each partition has a leader", topic.description_ms)
     partitions = count(len(description.partitions), "partition")
     finding = f"{len(leaderless)} of {partitions} without a leader: {printable_list(leaderless, 10)}"
-    return red("leaders", topic.subject, finding, "start the brokers that have its replicas", topic.ms[0])
+    return red("leaders", topic.subject, finding, "start the brokers that have its replicas", topic.description_ms)
 
 
 def judge_replicas(topic: CheckedTopic, description: TopicDescription, acks: int) -> CheckResult:
     """With acks=all, brokers reject rows for a partition with fewer in-sync replicas than min.insync.replicas."""
-    partitions, ms = description.partitions, max(topic.ms)
+    partitions, ms = description.partitions, max(topic.description_ms, topic.settings_ms)
     fewest_in_sync = min((len(each.isr_nodes) for each in partitions), default=0)
     min_in_sync = _number_setting(topic.settings, MIN_IN_SYNC)
     state = f"{_replicas_in_words(partitions)}; {MIN_IN_SYNC}={'?' if min_in_sync is None else min_in_sync}"
@@ -143,7 +144,7 @@ def _number_setting(settings: Mapping[str, str] | KafkaError, name: str) -> int 
 def judge_settings(topic: CheckedTopic, config: ProducerConfig) -> list[CheckResult]:
     """Judge size and compression, and name the settings that are not known."""
     if isinstance(topic.settings, KafkaError):
-        return [yellow("settings", topic.subject, f"not known: {topic.settings}", ms=topic.ms[1])]
+        return [yellow("settings", topic.subject, f"not known: {topic.settings}", ms=topic.settings_ms)]
     results = []
     max_bytes, codec = _number_setting(topic.settings, MAX_BYTES), topic.settings.get(COMPRESSION)
     values = {MIN_IN_SYNC: _number_setting(topic.settings, MIN_IN_SYNC), MAX_BYTES: max_bytes, COMPRESSION: codec}
@@ -153,13 +154,13 @@ def judge_settings(topic: CheckedTopic, config: ProducerConfig) -> list[CheckRes
         results.append(judge_compression(topic, codec, config.compression_type))
     missing = [name for name, value in values.items() if value is None]
     if missing:
-        results.append(yellow("settings", topic.subject, f"brokers do not tell {printable_list(missing)}", ms=topic.ms[1]))
+        results.append(yellow("settings", topic.subject, f"brokers do not tell {printable_list(missing)}", ms=topic.settings_ms))
     return results
 
 
 def judge_size(topic: CheckedTopic, topic_limit: int, config: ProducerConfig) -> CheckResult:
     """Brokers reject a record above the topic's limit. A batch of several records above it is split and sent again."""
-    ms, own_limit = topic.ms[1], config.max_request_size
+    ms, own_limit = topic.settings_ms, config.max_request_size
     finding = f"{MAX_BYTES}={topic_limit}, our max.request.size={own_limit} and batch.size={config.batch_size}"
     if topic_limit < own_limit:
         remedy = f"raise the topic's {MAX_BYTES}, or lower kafka.max.request.size: larger rows are then told before they are sent"
@@ -172,7 +173,7 @@ def judge_size(topic: CheckedTopic, topic_limit: int, config: ProducerConfig) ->
 
 def judge_compression(topic: CheckedTopic, topic_codec: str, own_codec: str) -> CheckResult:
     """Yellow if brokers compress each batch again, because the topic has a codec of its own."""
-    ms = topic.ms[1]
+    ms = topic.settings_ms
     if topic_codec == PRODUCER_CODEC:
         return green("compression", topic.subject, f"{own_codec}; brokers keep it", ms)
     if printable(topic_codec) == own_codec or (topic_codec, own_codec) == ("uncompressed", "none"):
@@ -189,7 +190,7 @@ def judge_permission(topic: CheckedTopic, description: TopicDescription, operati
     """Yellow if brokers do not tell permissions, unless `--write` has shown that the user may WRITE."""
     name, why = operation.name, topic.needs[operation]
     if description.permissions is None and not (topic.is_written and operation is AclOperation.WRITE):
-        return yellow("permission", topic.subject, f"{name}, {why}: {WRITE_FINDS_OUT}", ms=topic.ms[0])
+        return yellow("permission", topic.subject, f"{name}, {why}: {WRITE_FINDS_OUT}", ms=topic.description_ms)
     if description.permissions is None or operation in description.permissions:
-        return green("permission", topic.subject, f"{name}, {why}", topic.ms[0])
-    return red("permission", topic.subject, f"no {name}, {why}", f"grant the user {name} on the topic", topic.ms[0])
+        return green("permission", topic.subject, f"{name}, {why}", topic.description_ms)
+    return red("permission", topic.subject, f"no {name}, {why}", f"grant the user {name} on the topic", topic.description_ms)

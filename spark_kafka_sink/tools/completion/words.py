@@ -1,6 +1,6 @@
 """What can be typed after `pykafka-sink`: the tools' parsers, read into plain data, and the options that take a value.
 
-Law: a parser with commands has no flag with a value. So scripts find the command if they skip flags, and stop at other words.
+Law: a parser with commands has no flag with a value. So a script finds the command as the first word that is no flag.
 """
 
 from __future__ import annotations

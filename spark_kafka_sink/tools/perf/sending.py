@@ -119,7 +119,7 @@ class Sending:
             self.measurements.add_failure(*failure)  # last: in a transaction, the failure of an earlier record is the cause
 
     def _send_chunk(self, first: int, chunk: pa.Array) -> tuple[int, KafkaError] | None:
-        """None, or how many records of the chunk were not sent at all, and the error."""
+        """Returns None; after a failure, how many records of the chunk were not sent at all, and the error."""
         unsent_count = len(chunk)
         try:
             self.transactions.begin_if_none()

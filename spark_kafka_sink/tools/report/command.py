@@ -103,7 +103,7 @@ def require_extra() -> None:
 
 
 class Reports:
-    """The files, and what is known of them so far.
+    """Reads report files. `statistics` and `troubles` have what is known so far.
 
     Args:
         files: in any order; one that is named twice is read once.

@@ -35,7 +35,7 @@ ADVERTISED = Servers(is_advertised=True, is_bootstrap_server_reached=True, nodes
 def contact(stage: Stage, error: KafkaError | None = None, host: str = "kafka", **fields: Any) -> Contact:
     """All stages before this one have succeeded."""
     took_ms = dict.fromkeys(STAGES[: STAGES.index(stage)], 7)
-    fields = {"addresses": ("10.0.0.1",), "versions": NodeApiVersions(api_versions()), "who": "user 'me'"} | fields
+    fields = {"addresses": ("10.0.0.1",), "versions": NodeApiVersions(api_versions()), "user": "user 'me'"} | fields
     return Contact(host, 9092, stage, error, durations_ms=took_ms, failed_stage_ms=5_000, **fields)
 
 

@@ -40,7 +40,7 @@ def judged(
     **options: object,
 ) -> dict[str, CheckResult]:
     described = TopicDescription(partitions or (partition(),), permissions)
-    topic = CheckedTopic("t", needs, described, settings, is_written=is_written, ms=(3, 4))
+    topic = CheckedTopic("t", needs, described, settings, is_written=is_written, description_ms=3, settings_ms=4)
     return {each.check: each for each in judge_topic(topic, network_config(**options), must_exist=False)}
 
 
