@@ -146,9 +146,7 @@ def test_every_failed_row_is_listed_with_its_batch_and_if_the_broker_named_rows(
     delivery.fail(batch_rows(delivery, [17, 23], first_delta=5), KafkaError("batch rejected"), {6: refused})
     delivery.fail(batch_rows(delivery, [3], where=tp(1)), KafkaError("batch rejected"), {9: refused})
     delivery.fail_unbatched(np.array([4, 5], np.int32), late)
-    failures = [
-        (each.rows.tolist(), each.topic_partition, dict(each.blamed), each.rows_are_named) for each in delivery.failures
-    ]
+    failures = [(each.rows.tolist(), each.topic_partition, dict(each.blamed), each.rows_are_named) for each in delivery.failures]
     assert failures == [([17, 23], tp(), {23: refused}, True), ([3], tp(1), {}, True), ([4, 5], None, {}, False)]
     assert delivery.failures[0].error is delivery.error
     assert delivery.failures[2].error is late
