@@ -58,8 +58,8 @@ class Stat:
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """What one Stat recorded over the windows, or since the start or last restart. `count_in_all` and `total_in_all` are not
-    limited to the windows."""
+    """What one Stat has recorded within `elapsed_ms`: over the windows, or since the start or last restart. In a reading over
+    the windows, `count_in_all` and `total_in_all` also have the values from before the windows."""
 
     count: int
     total: float
@@ -74,15 +74,15 @@ class Samples:
 
     Args:
         window_ms: length of a window. A window begins with the first event after the end of the previous one.
-        count: number of windows in a reading. As in Java, one more is kept while it overlaps that time, and a rate is computed
-            over at least `count - 1` windows of time, so that a producer that has just started does not seem fast.
+        window_count: windows in a reading. As in Java, one more is kept while it overlaps that time, and a rate is computed
+            over at least `window_count - 1` windows of time, so that a producer that has just started does not seem fast.
         started_ms: the current time, of Clock.now_ms.
     """
 
-    def __init__(self, window_ms: int = 30_000, count: int = 2, started_ms: int = 0) -> None:
+    def __init__(self, window_ms: int = 30_000, window_count: int = 2, started_ms: int = 0) -> None:
         self.started_ms = started_ms
         self._window_ms = max(1, window_ms)
-        self._window_count = count
+        self._window_count = window_count
         self._window_started_ms = started_ms
         self._stats: list[Stat] = []
         self._marks_lock = threading.Lock()  # held while roll and restart change marks and maxima
@@ -159,8 +159,8 @@ def _average(reading: Reading) -> float:
     return reading.total / reading.count if reading.count else 0.0
 
 
-def _share(reading: Reading) -> float:
-    """The sum of a Stat of nanoseconds as a share of the elapsed time."""
+def _share_of_time(reading: Reading) -> float:
+    """Which share of the elapsed time the values add up to. The values are nanoseconds."""
     return reading.total / (reading.elapsed_ms * NS_PER_MS)
 
 
@@ -199,8 +199,8 @@ def average_and_max(name: str, stat: str, doc: str) -> list[Metric]:
 
 
 def time_and_share(name: str, stat: str, doc: str) -> list[Metric]:
-    """The sum of a Stat of nanoseconds, and that sum as a share of the elapsed time."""
-    return [Metric(f"{name}-time-ns-total", stat, _total, doc), Metric(f"{name}-ratio", stat, _share, doc)]
+    """The sum of the values, and which share of the elapsed time the sum is. The values are nanoseconds."""
+    return [Metric(f"{name}-time-ns-total", stat, _total, doc), Metric(f"{name}-ratio", stat, _share_of_time, doc)]
 
 
 def gauge(name: str, doc: str) -> list[Metric]:

@@ -62,7 +62,7 @@ class DescribeBrokerConfig(Operation[str, str | None]):
         return DescribeConfigsRequest(resources=(resource,))
 
     def judge(self, item: str, answer: DescribeConfigsResponse, version: int) -> str | None:  # noqa: ARG002
-        broker = self.answer_for(item, answer.results)
+        broker = self.require_answer(item, answer.results)
         self.check(Errors.for_code(broker.error_code), item, item)
         return next((config.value for config in broker.configs if config.name == item), None)
 

@@ -100,8 +100,8 @@ class Call:
     def _fail_all(self, error: KafkaError | None) -> None:
         for position, pending_ask in enumerate(self._pending_asks):
             if position not in self._outcomes:
-                what = pending_ask.ask.operation.describe(pending_ask.ask.item)
-                pending_ask.settle(error or self._access.timeout_error(what, self._timeout_ms, pending_ask.trouble))
+                ask_text = pending_ask.ask.operation.describe(pending_ask.ask.item)
+                pending_ask.settle(error or self._access.timeout_error(ask_text, self._timeout_ms, pending_ask.trouble))
 
     def _settle(self, position: int, outcome: Any) -> None:
         self._outcomes.setdefault(position, outcome)
@@ -173,7 +173,7 @@ class Call:
         return min(*waits_ms, backoff_left_ms) if waits_ms else backoff_left_ms
 
     def _send_to(self, destination: _Destination, now_ms: int) -> int:
-        node_id = self._node_at(destination, now_ms)
+        node_id = self._find_node(destination, now_ms)
         if node_id is None:
             return BUSY_PAUSE_MS
         while destination in self._queues and self._network.ready(node_id, now_ms):
@@ -184,8 +184,8 @@ class Call:
             self._react_to_unreachable(destination, node_id)
         return max(self._network.poll_delay_ms(node_id, now_ms), MIN_POLL_MS)
 
-    def _node_at(self, destination: _Destination, now_ms: int) -> int | None:
-        """The node to send to; None if there is none at the moment. Ids of brokers are known after the first metadata."""
+    def _find_node(self, destination: _Destination, now_ms: int) -> int | None:
+        """The node to send to; None if there is none at the moment. Fails the asks for a broker that has left the cluster."""
         if isinstance(destination, int):
             return destination
         cluster = self._access.metadata.cluster()
@@ -196,17 +196,17 @@ class Call:
             return None
         if cluster.node(destination.node_id) is None:
             for pending_ask in self._take_all(destination):
-                what = pending_ask.ask.operation.describe(pending_ask.ask.item)
-                pending_ask.settle(BrokerGoneError(f"{what}: node {destination.node_id} is not part of the cluster any more"))
+                ask_text = pending_ask.ask.operation.describe(pending_ask.ask.item)
+                pending_ask.settle(BrokerGoneError(f"{ask_text}: node {destination.node_id} is not part of the cluster any more"))
             return None
         return destination.node_id
 
     def _react_to_unreachable(self, destination: _Destination, node_id: int) -> None:
         """Fail the asks for a broker that rejects the login. Retry the asks for a coordinator that cannot be reached."""
-        refusal = self._network.login_refusal(node_id)
-        if refusal is not None:
+        rejection = self._network.login_rejection(node_id)
+        if rejection is not None:
             for pending_ask in self._take_all(destination):
-                pending_ask.settle(refusal)
+                pending_ask.settle(rejection)
         elif isinstance(destination, int) and self._network.connection_failed(node_id):
             trouble = self._access.metadata.last_connection_error() or f"node {node_id} cannot be reached"
             for pending_ask in self._take_all(destination):
@@ -226,9 +226,11 @@ class Call:
             while queue and len(batch) < operation.batch_size(version):
                 batch.append(queue.popleft())
             message = operation.message([pending_ask.ask.item for pending_ask in batch], node_id, version)
-            callback = partial(self._handle_response, batch)
-            timeout_ms = self._access.request_timeout_ms
-            request = ClientRequest(node_id, message, now_ms, True, timeout_ms, callback, version)
+            handle = partial(self._handle_response, batch)
+            limit_ms = self._access.request_timeout_ms
+            request = ClientRequest(
+                node_id, message, now_ms, expect_response=True, request_timeout_ms=limit_ms, callback=handle, max_version=version
+            )
             self._network.send(request, now_ms)
         except KafkaError as error:
             for pending_ask in batch:
@@ -248,7 +250,7 @@ class Call:
         for pending_ask in batch:
             if response.error is not None:
                 pending_ask.settle(response.error)
-            elif response.disconnected:
+            elif response.was_disconnected:
                 self._retry(pending_ask, _describe_loss(response), must_look_up=True)
             else:
                 self._judge(pending_ask, response)
@@ -258,7 +260,7 @@ class Call:
             result = pending_ask.ask.operation.judge(pending_ask.ask.item, response.message, response.version)
         except RetryNeeded as retry:
             trouble = f"node {response.request.node_id} answers {retry.error}"
-            self._retry(pending_ask, trouble, must_look_up=retry.error.find_coordinator)
+            self._retry(pending_ask, trouble, must_look_up=retry.error.must_find_coordinator)
         except KafkaError as error:
             pending_ask.settle(error)
         else:
@@ -267,4 +269,4 @@ class Call:
 
 def _describe_loss(response: ClientResponse) -> str:
     node_id = response.request.node_id
-    return f"node {node_id} did not answer in time" if response.timed_out else f"the connection to node {node_id} was lost"
+    return f"node {node_id} did not answer in time" if response.has_timed_out else f"the connection to node {node_id} was lost"

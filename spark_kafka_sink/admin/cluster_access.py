@@ -16,7 +16,7 @@ from spark_kafka_sink.network.kafka_client import KafkaClient
 from spark_kafka_sink.network.metadata import Metadata
 from spark_kafka_sink.network.network_client import NetworkClient
 
-MIN_LOOKUP_BACKOFF_MS = 10  # also if retry.backoff.ms is less
+MIN_RETRY_BACKOFF_MS = 10  # also if retry.backoff.ms is less
 
 
 class ClusterAccess:
@@ -48,7 +48,7 @@ class ClusterAccess:
 
     def backoff_ms(self, failure_count: int) -> int:
         """How long to wait before the next attempt after this many failed ones (KIP-580)."""
-        return max(self._backoff.backoff_ms(failure_count - 1), MIN_LOOKUP_BACKOFF_MS)
+        return max(self._backoff.backoff_ms(failure_count - 1), MIN_RETRY_BACKOFF_MS)
 
     def is_metadata_newer_than(self, version: int) -> bool:
         """Whether metadata is newer than this version. Raises the fatal error of the metadata, if there is one."""
@@ -58,14 +58,14 @@ class ClusterAccess:
             return False
         return True
 
-    def timeout_error(self, what: str, timeout_ms: int, trouble: str) -> KafkaTimeoutError:
-        """The error when `what` has no answer in time. `trouble`: the last reason; "": a failed connection, if there was one."""
+    def timeout_error(self, item_text: str, timeout_ms: int, trouble: str) -> KafkaTimeoutError:
+        """The error when `item_text` has no answer in time. `trouble`: why it has none yet; "": not known."""
         connection_error = self.metadata.last_connection_error()
         if self.metadata.cluster().is_bootstrap:
             return KafkaTimeoutError(
                 f"no broker answered: {connection_error or 'no connection failed, but there was no response'}; check"
-                f" bootstrap.servers and the network ({what}, within {timeout_ms} ms)",
+                f" bootstrap.servers and the network ({item_text}, within {timeout_ms} ms)",
                 condition="KAFKA_BROKER_UNREACHABLE",
             )
         reason = trouble or connection_error or "it has not been sent"
-        return KafkaTimeoutError(f"{what} was not answered within {timeout_ms} ms; the last trouble: {reason}")
+        return KafkaTimeoutError(f"{item_text} was not answered within {timeout_ms} ms; the last trouble: {reason}")

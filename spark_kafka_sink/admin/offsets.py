@@ -31,10 +31,10 @@ from spark_kafka_sink.protocol.messages.offset_fetch import (
 )
 from spark_kafka_sink.protocol.topic_partition import TopicPartition
 
-GROUPS_PER_REQUEST = 100
+MAX_GROUPS_PER_REQUEST = 100
 FIRST_VERSION_WITH_REQUIRE_STABLE = 7
 
-_BY_TOPIC = attrgetter("topic")
+_topic_of = attrgetter("topic")
 _MEMBER_ERRORS = frozenset({Errors.ILLEGAL_GENERATION, Errors.UNKNOWN_MEMBER_ID, Errors.REBALANCE_IN_PROGRESS})
 
 
@@ -65,7 +65,7 @@ class FetchOffsets(Operation[OffsetsToFetch, dict[TopicPartition, CommittedOffse
         return (FIRST_VERSION_WITH_REQUIRE_STABLE if self.require_stable else 0), None
 
     def batch_size(self, version: int) -> int:
-        return GROUPS_PER_REQUEST if version >= FIRST_VERSION_WITH_GROUPS else 1
+        return MAX_GROUPS_PER_REQUEST if version >= FIRST_VERSION_WITH_GROUPS else 1
 
     def message(self, items: Sequence[OffsetsToFetch], node_id: int, version: int) -> OffsetFetchRequest:  # noqa: ARG002
         return OffsetFetchRequest.for_groups(
@@ -75,18 +75,19 @@ class FetchOffsets(Operation[OffsetsToFetch, dict[TopicPartition, CommittedOffse
 
     def judge(self, item: OffsetsToFetch, answer: OffsetFetchResponse, version: int) -> dict[TopicPartition, CommittedOffset]:
         group = answer.answer_for(item.group_id, version)
-        where = self.describe(item)
+        item_text = self.describe(item)
         if group is None:
-            raise missing_answer_error(where)
+            raise missing_answer_error(item_text)
         self.check(Errors.for_code(group.error_code), item, item.group_id)
-        offsets = {TopicPartition(topic.name, each.partition_index): each for topic in group.topics for each in topic.partitions}
+        answers = [(topic.name, partition) for topic in group.topics for partition in topic.partitions]
+        offsets = {TopicPartition(topic, partition.partition_index): partition for topic, partition in answers}
         for partition, offset in offsets.items():
             error = Errors.for_code(offset.error_code)
             if error:
-                raise retry_or_failure(error, f"{where}, partition {partition}", partition.topic)
+                raise retry_or_failure(error, f"{item_text}, partition {partition}", partition.topic)
         for partition in item.partitions or ():
             if partition not in offsets:  # it may have an offset, so the result must not say that it has none
-                raise missing_answer_error(f"{where}, partition {partition}")
+                raise missing_answer_error(f"{item_text}, partition {partition}")
         return {
             partition: CommittedOffset(offset.committed_offset, offset.metadata or "")
             for partition, offset in offsets.items()
@@ -100,7 +101,7 @@ class FetchOffsets(Operation[OffsetsToFetch, dict[TopicPartition, CommittedOffse
 def _topics(partitions: Iterable[TopicPartition]) -> tuple[OffsetFetchRequestTopic, ...]:
     return tuple(
         OffsetFetchRequestTopic(name=topic, partition_indexes=tuple(each.partition for each in topic_partitions))
-        for topic, topic_partitions in groupby(sorted(set(partitions)), _BY_TOPIC)
+        for topic, topic_partitions in groupby(sorted(set(partitions)), _topic_of)
     )
 
 
@@ -131,29 +132,26 @@ class CommitOffsets(Operation[OffsetsToCommit, None]):
                     for partition in topic_partitions
                 ),
             )
-            for topic, topic_partitions in groupby(sorted(item.offsets), _BY_TOPIC)
+            for topic, topic_partitions in groupby(sorted(item.offsets), _topic_of)
         ]
         return OffsetCommitRequest(group_id=item.group_id, topics=tuple(topics))
 
     def judge(self, item: OffsetsToCommit, answer: OffsetCommitResponse, version: int) -> None:  # noqa: ARG002
-        answers = {
-            TopicPartition(topic.name, partition.partition_index): Errors.for_code(partition.error_code)
-            for topic in answer.topics
-            for partition in topic.partitions
-        }
+        answers = [(topic.name, partition) for topic in answer.topics for partition in topic.partitions]
+        codes = {TopicPartition(topic, partition.partition_index): partition.error_code for topic, partition in answers}
         for partition in item.offsets:
-            if partition not in answers:
+            if partition not in codes:
                 raise missing_answer_error(f"{self.describe(item)}, partition {partition}")
-        partition_errors = {partition: error for partition, error in answers.items() if error}
+        partition_errors = {partition: Errors.for_code(code) for partition, code in codes.items() if code}
         for partition, error in partition_errors.items():
-            if error == Errors.UNKNOWN_TOPIC_OR_PARTITION or not error.retriable:
+            if error == Errors.UNKNOWN_TOPIC_OR_PARTITION or not error.is_retriable:
                 raise self._failure(item, partition, error)
         if partition_errors:
             raise RetryNeeded(next(iter(partition_errors.values())))
 
     def _failure(self, item: OffsetsToCommit, partition: TopicPartition, error: ErrorCode) -> KafkaError:
-        where = f"{self.describe(item)}, partition {partition}"
-        exception = failure(error, where, item.group_id if error == Errors.GROUP_AUTHORIZATION_FAILED else partition.topic)
+        item_text = f"{self.describe(item)}, partition {partition}"
+        exception = failure(error, item_text, item.group_id if error == Errors.GROUP_AUTHORIZATION_FAILED else partition.topic)
         if error == Errors.UNKNOWN_TOPIC_OR_PARTITION:
             exception.message += " An offset can be committed only for a partition that exists."
         elif error == Errors.OFFSET_METADATA_TOO_LARGE:

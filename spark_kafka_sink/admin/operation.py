@@ -95,14 +95,14 @@ class Operation(ABC, Generic[ItemT, ResultT]):
     def describe(self, item: ItemT) -> str:
         """The item in words, for errors and logs: "EndTxn of transactional id x"."""
 
-    def answer_for(self, item: ItemT, answers: Iterable[AnswerT]) -> AnswerT:
-        """Take the first of these answers to the item. Raises ProtocolError if there is none."""
+    def require_answer(self, item: ItemT, answers: Iterable[AnswerT]) -> AnswerT:
+        """The first of `answers`, the broker's answers to the item. Raises ProtocolError if there are none."""
         for answer in answers:
             return answer
         raise missing_answer_error(self.describe(item))
 
     def check(self, error: ErrorCode, item: ItemT, resource: str) -> None:
-        """Raise RetryNeeded or a KafkaError if an answer has an error. `resource`: see `failure`."""
+        """Raise RetryNeeded or a KafkaError if `error` is not NONE. `resource`: see `failure`."""
         if error:
             raise retry_or_failure(error, self.describe(item), resource)
 
@@ -119,25 +119,25 @@ class Ask(Generic[ItemT, ResultT]):
 # WHAT OPERATIONS HAVE IN COMMON
 
 
-def retry_or_failure(error: ErrorCode, where: str, resource: str) -> RetryNeeded | KafkaError:
-    """The exception for an error in an answer. The arguments: see `failure`."""
-    return RetryNeeded(error) if error.retriable else failure(error, where, resource)
+def retry_or_failure(error: ErrorCode, item_text: str, resource: str) -> RetryNeeded | KafkaError:
+    """The exception for an error in an answer, with the arguments of `failure`."""
+    return RetryNeeded(error) if error.is_retriable else failure(error, item_text, resource)
 
 
-def failure(error: ErrorCode, where: str, resource: str) -> KafkaError:
+def failure(error: ErrorCode, item_text: str, resource: str) -> KafkaError:
     """The exception for an error that is not retried. If a permission is missing, the text names the one to grant.
 
     Args:
         error: the error in the broker's answer.
-        where: the item as Operation.describe returns it.
+        item_text: the item as Operation.describe returns it.
         resource: the name of the transactional id, group or topic.
     """
-    exception = error.error(where)
+    exception = error.exception(item_text)
     exception.message += to_grant(error, transactional_id=resource, group=resource, topic=resource, on_topic=READ)
     if error == Errors.CLUSTER_AUTHORIZATION_FAILED:
         exception.message += " Grant the user DESCRIBE_CONFIGS on the cluster."
     return exception
 
 
-def missing_answer_error(where: str) -> ProtocolError:
-    return ProtocolError(f"{where}: the broker's answer does not mention it")
+def missing_answer_error(item_text: str) -> ProtocolError:
+    return ProtocolError(f"{item_text}: the broker's answer does not mention it")

@@ -29,7 +29,7 @@ class GroupPermissions(Operation[str, "frozenset[AclOperation] | None"]):
         return DescribeGroupsRequest(groups=tuple(items), include_authorized_operations=can_tell)
 
     def judge(self, item: str, answer: DescribeGroupsResponse, version: int) -> frozenset[AclOperation] | None:  # noqa: ARG002
-        group = self.answer_for(item, (each for each in answer.groups if each.group_id == item))
+        group = self.require_answer(item, (each for each in answer.groups if each.group_id == item))
         self.check(Errors.for_code(group.error_code), item, item)
         return authorized_operations(group.authorized_operations)
 

@@ -21,10 +21,10 @@ from spark_kafka_sink.protocol.messages.describe_producers import (
 from spark_kafka_sink.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
 from spark_kafka_sink.protocol.topic_partition import TopicPartition
 
-TOPICS_PER_REQUEST = 200
+MAX_TOPICS_PER_REQUEST = 200
 
 # The broker that was asked does not lead the partition any more, or never did.
-_LED_ELSEWHERE = frozenset({Errors.NOT_LEADER_OR_FOLLOWER, Errors.UNKNOWN_TOPIC_OR_PARTITION})
+_OTHER_LEADER_ERRORS = frozenset({Errors.NOT_LEADER_OR_FOLLOWER, Errors.UNKNOWN_TOPIC_OR_PARTITION})
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class FindLeaders(Operation[str, dict[int, int]]):
     awaits_topic: bool = False
 
     def batch_size(self, version: int) -> int:  # noqa: ARG002
-        return TOPICS_PER_REQUEST
+        return MAX_TOPICS_PER_REQUEST
 
     def message(self, items: Sequence[str], node_id: int, version: int) -> MetadataRequest:  # noqa: ARG002
         topics = tuple(MetadataRequestTopic(name=topic) for topic in items)
@@ -61,8 +61,8 @@ def leader_of(partition: TopicPartition, leaders: dict[int, int] | KafkaError) -
     if isinstance(leaders, KafkaError):
         return leaders
     if partition.partition not in leaders:
-        where = FindLeaders().describe(partition.topic)
-        return failure(Errors.UNKNOWN_TOPIC_OR_PARTITION, f"{where}, partition {printable(partition)}", partition.topic)
+        item_text = FindLeaders().describe(partition.topic)
+        return failure(Errors.UNKNOWN_TOPIC_OR_PARTITION, f"{item_text}, partition {printable(partition)}", partition.topic)
     leader = leaders[partition.partition]
     return None if leader < 0 else leader
 
@@ -89,10 +89,10 @@ class DescribeProducers(Operation[TopicPartition, dict[int, ActiveProducer] | No
         return DescribeProducersRequest(topics=(TopicRequest(name=item.topic, partition_indexes=(item.partition,)),))
 
     def judge(self, item: TopicPartition, answer: DescribeProducersResponse, version: int) -> dict[int, ActiveProducer] | None:  # noqa: ARG002
-        partitions = (each for topic in answer.topics if topic.name == item.topic for each in topic.partitions)
-        partition = self.answer_for(item, (each for each in partitions if each.partition_index == item.partition))
+        partitions = (partition for topic in answer.topics if topic.name == item.topic for partition in topic.partitions)
+        partition = self.require_answer(item, (each for each in partitions if each.partition_index == item.partition))
         error = Errors.for_code(partition.error_code)
-        if error in _LED_ELSEWHERE:
+        if error in _OTHER_LEADER_ERRORS:
             return None
         self.check(error, item, item.topic)
         return {

@@ -108,17 +108,17 @@ class RequestClient:
         if not nodes:
             return self.ask_every_broker(operation, item, timeout_ms)
         answers: list[ResultT | KafkaError] = self.ask(_asks(nodes, operation, item), timeout_ms)
-        outcomes = {node: each for node, each in zip(nodes, answers, strict=True) if not isinstance(each, BrokerGoneError)}
+        outcomes = {node: answer for node, answer in zip(nodes, answers, strict=True) if not isinstance(answer, BrokerGoneError)}
         results: list[ResultT] = results_of(_asks(outcomes, operation, item), list(outcomes.values()), timeout_ms)
         return dict(zip(outcomes, results, strict=True))
 
-    def back_off(self, failure_count: int, at_most_ms: int) -> None:
-        """Wait before the next attempt of a caller whose attempts have failed so often. Blocks at most `at_most_ms`.
+    def back_off(self, failure_count: int, max_wait_ms: int) -> None:
+        """Wait before the next attempt of a caller whose attempts have failed so often. Blocks at most `max_wait_ms`.
 
         Metadata is fetched again meanwhile, as brokers or leaders may have changed.
         """
         self._access.metadata.request_update("what was asked for is elsewhere")
-        deadline_ms = self.clock.now_ms() + min(self._access.backoff_ms(failure_count), at_most_ms)
+        deadline_ms = self.clock.now_ms() + min(self._access.backoff_ms(failure_count), max_wait_ms)
         while (left_ms := deadline_ms - self.clock.now_ms()) > 0:
             self._access.network.poll(left_ms, self.clock.now_ms())
 

@@ -81,10 +81,10 @@ class DescribeTopicConfigs(Operation[str, Mapping[str, str]]):
         )
 
     def judge(self, item: str, answer: DescribeConfigsResponse, version: int) -> Mapping[str, str]:  # noqa: ARG002
-        topic_answer = self.answer_for(item, (each for each in answer.results if each.resource_name == item))
+        topic_answer = self.require_answer(item, (each for each in answer.results if each.resource_name == item))
         error = Errors.for_code(topic_answer.error_code)
         if error == Errors.TOPIC_AUTHORIZATION_FAILED:
-            exception = error.error(self.describe(item))
+            exception = error.exception(self.describe(item))
             exception.message += f" Grant the user DESCRIBE_CONFIGS on the topic {printable(item)!r}."
             raise exception
         if error == Errors.UNKNOWN_TOPIC_OR_PARTITION:

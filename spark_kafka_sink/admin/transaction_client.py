@@ -57,10 +57,10 @@ FENCING_TRANSACTION_TIMEOUT_MS = 30_000  # or less, where brokers take no more; 
 DEFAULT_LONGEST_TRANSACTION_MS = 15 * 60 * 1000  # transaction.max.timeout.ms of brokers
 TRANSACTION_VERSION_2 = 2
 TRANSACTION_LOG = "__transaction_state"  # each partition's leader coordinates the transactional ids in it
-# If the user may not see that topic's leaders: suffixes of ids whose coordinators are looked up. The ids need not exist. An id's
+# Suffixes of ids whose coordinators are looked up if the user may not see that topic's leaders. The ids need not exist. An id's
 # partition is Java's hashCode of the id modulo transaction.state.log.num.partitions. These ids are in each of 50 partitions, the
 # default, and in most of 100.
-PROBES = range(100, 200)
+PROBE_SUFFIXES = range(100, 200)
 
 T = TypeVar("T")
 
@@ -99,7 +99,7 @@ class TransactionClient:
         self._transaction_timeout_ms = producer_config.transaction_timeout_ms if is_timeout_given else None
         self._longest_transaction_timeout_ms: int | None = None  # of the brokers; None: not asked yet
         self._existing_topics: set[str] = set()
-        self._last_coordinators: tuple[str | None, list[int] | None] = (None, None)  # a prefix, and its _coordinator_ids
+        self._last_coordinators: tuple[str | None, list[int] | None] = (None, None)  # a prefix, and its _coordinator_ids()
         self._may_see_leaders = True
         self._transaction_log_leaders: list[int] | None = None  # they coordinate all ids; None: not known
 
@@ -157,8 +157,8 @@ class TransactionClient:
         ]
         outcomes = self._requests.ask(asks, self._timeout_or_default(timeout_ms))
         return {
-            each.transactional_id: EndOutcome(TransactionEnd.FAILED, outcome) if isinstance(outcome, KafkaError) else outcome
-            for each, outcome in zip(prepared, outcomes, strict=True)
+            ask.item.transactional_id: EndOutcome(TransactionEnd.FAILED, outcome) if isinstance(outcome, KafkaError) else outcome
+            for ask, outcome in zip(asks, outcomes, strict=True)
         }
 
     def fence(
@@ -209,7 +209,7 @@ class TransactionClient:
             As `end_transactions`.
         """
         deadline_ms = self._deadline_ms(timeout_ms)
-        prepared = [PreparedTransaction(each, *identity, TRANSACTION_VERSION_2) for each, identity in fenced.items()]
+        prepared = [PreparedTransaction(name, *identity, TRANSACTION_VERSION_2) for name, identity in fenced.items()]
         outcomes = self.end_transactions(prepared, commit=False, timeout_ms=self._left_ms(deadline_ms))
         asks = [
             Ask(_transaction_key(each.transactional_id), BeginFenced(group_id), each)
@@ -296,12 +296,12 @@ class TransactionClient:
         if known_leaders is None or not asked_brokers:
             return None
 
-        def is_unchanged(answers: list[dict[int, int]]) -> bool:
+        def note_leaders(answers: list[dict[int, int]]) -> bool:
             self._transaction_log_leaders = _sorted_leaders(answers[0])
             return self._transaction_log_leaders == known_leaders and asked_brokers.issuperset(known_leaders)
 
         ask = Ask(ANY_BROKER, FindLeaders(), TRANSACTION_LOG)
-        return WholeListQuestions(self.list_transactions_question(prefix, states), Question([ask], is_unchanged))
+        return WholeListQuestions(self.list_transactions_question(prefix, states), Question([ask], note_leaders))
 
     def _deadline_ms(self, timeout_ms: int | None) -> int:
         """The deadline of a call whose steps share one time-out."""
@@ -313,14 +313,14 @@ class TransactionClient:
     def _coordinator_ids(self, prefix: str, deadline_ms: int) -> list[int] | None:
         """Find the node ids of the coordinators of transactional ids. None: the user may not look them up.
 
-        If the user may see the leaders of the transaction log, these are all coordinators, in one small answer. Otherwise PROBES
-        show the coordinators of most ids with this prefix. Waits for coordinators that are not available: ListTransactions does
-        not show that ids have no coordinator.
+        If the user may see the leaders of the transaction log, these are all coordinators, in one small answer. Otherwise the
+        PROBE_SUFFIXES show the coordinators of most ids with this prefix. Waits for coordinators that are not available, as
+        ListTransactions does not show that ids have no coordinator.
         """
         self._transaction_log_leaders = self._find_transaction_log_leaders(self._left_ms(deadline_ms))
         if self._transaction_log_leaders is not None:
             return self._transaction_log_leaders
-        probes = [_transaction_key(f"{prefix}{each}") for each in PROBES]
+        probes = [_transaction_key(f"{prefix}{each}") for each in PROBE_SUFFIXES]
         operation = FindCoordinator(KeyType.TRANSACTION, FIRST_VERSION_WITH_KEYS)
         answers = self._requests.ask([Ask(ANY_BROKER, operation, each) for each in probes], self._left_ms(deadline_ms))
         errors = [each for each in answers if isinstance(each, KafkaError)]
@@ -331,13 +331,13 @@ class TransactionClient:
         return [node.id for node in answers if isinstance(node, Node)]
 
     def _find_transaction_log_leaders(self, timeout_ms: int) -> list[int] | None:
-        """Ask for the leaders, in the order of their partitions. None: one is missing, or they cannot be seen."""
+        """Ask for the leaders, in the order of their partitions. None: a leader is missing, or the user may not see them."""
         if not self._may_see_leaders:
             return None
         try:
             (answer,) = self._requests.ask_all([Ask(ANY_BROKER, FindLeaders(), TRANSACTION_LOG)], timeout_ms)
         except AuthorizationError:
-            self._may_see_leaders = False  # it takes DESCRIBE on the topic: only administrators have that
+            self._may_see_leaders = False  # seeing them takes DESCRIBE on the topic, which only administrators have
             return None
         except BrokerError:
             return None  # there is no such topic, or not yet
@@ -391,7 +391,7 @@ class TransactionClient:
             if not self._left_ms(deadline_ms):
                 break
             new_outcomes = self._ask_leaders(operation, partitions_left, self._left_ms(deadline_ms))
-            producers |= {each: outcome for each, outcome in new_outcomes.items() if not isinstance(outcome, KafkaTimeoutError)}
+            producers |= {key: outcome for key, outcome in new_outcomes.items() if not isinstance(outcome, KafkaTimeoutError)}
         for partition in partitions_left:
             producers[partition] = KafkaTimeoutError(
                 f"{operation.describe(partition)}: it had no leader, or another one each time, for {total_ms} ms"
@@ -459,7 +459,7 @@ class TransactionClient:
     ) -> Question[dict[str, dict[TopicPartition, CommittedOffset]]]:
         """A question whose answer is what `fetch_offsets` returns."""
         operation = FetchOffsets(require_stable)
-        items = [OffsetsToFetch(group_id, None if each is None else tuple(each)) for group_id, each in groups.items()]
+        items = [OffsetsToFetch(name, None if partitions is None else tuple(partitions)) for name, partitions in groups.items()]
         asks = [Ask(CoordinatorKey(KeyType.GROUP, each.group_id), operation, each) for each in items]
         return Question(asks, lambda results: dict(zip(groups, results, strict=True)))
 
@@ -526,5 +526,5 @@ def _sorted_leaders(leaders: Mapping[int, int]) -> list[int]:
 
 
 def _sorted_transactions(answers: Mapping[int, list[ListedTransaction]]) -> list[ListedTransaction]:
-    transactions_by_id = {each.transactional_id: each for answer in answers.values() for each in answer}
+    transactions_by_id = {transaction.transactional_id: transaction for answer in answers.values() for transaction in answer}
     return [transactions_by_id[transactional_id] for transactional_id in sorted(transactions_by_id)]

@@ -24,7 +24,7 @@ from spark_kafka_sink.protocol.producer_identity import PreparedTransaction, Pro
 from spark_kafka_sink.protocol.topic_partition import TopicPartition
 
 LATEST_START_MS = 253_402_300_799_999  # the last millisecond of the year 9999: Python has no later dates
-IDS_PER_REQUEST = 200  # of DescribeTransactions, whose answer lists each transaction's partitions
+MAX_IDS_PER_REQUEST = 200  # of DescribeTransactions, whose answer lists each transaction's partitions
 FIRST_VERSION_WITH_PATTERN = 2  # of ListTransactions (KIP-1152)
 _RE2_OPERATORS = frozenset(r"\.+*?()|[]{}^$")
 
@@ -47,7 +47,7 @@ class EndOutcome:
 
 # Kafka up to 4.3.1 answers INVALID_TXN_STATE to the commit of a transaction that has timed out, later versions PRODUCER_FENCED.
 # To version 1 of EndTxn and older ones, brokers answer INVALID_PRODUCER_EPOCH instead of PRODUCER_FENCED (KIP-588).
-_NOT_OPEN = frozenset(
+_NOT_OPEN_ERRORS = frozenset(
     {Errors.INVALID_PRODUCER_EPOCH, Errors.INVALID_TXN_STATE, Errors.INVALID_PRODUCER_ID_MAPPING, Errors.PRODUCER_FENCED}
 )
 
@@ -55,7 +55,7 @@ _NOT_OPEN = frozenset(
 @dataclass(frozen=True)
 class EndTransaction(Operation[PreparedTransaction, EndOutcome]):
     """Commits or aborts a transaction by EndTxn. Brokers answer CONCURRENT_TRANSACTIONS until they have written the control
-    records; until then it is retried."""
+    records; until then the request is retried."""
 
     commit: bool
     is_v2: bool  # the transaction was written with transaction.version 2 or higher
@@ -80,14 +80,14 @@ class EndTransaction(Operation[PreparedTransaction, EndOutcome]):
         error = Errors.for_code(answer.error_code)
         if not error:
             return EndOutcome(TransactionEnd.ENDED)
-        if error.retriable:
+        if error.is_retriable:
             raise RetryNeeded(error)
-        end = TransactionEnd.NOT_OPEN if error in _NOT_OPEN else TransactionEnd.FAILED
+        end = TransactionEnd.NOT_OPEN if error in _NOT_OPEN_ERRORS else TransactionEnd.FAILED
         return EndOutcome(end, failure(error, self.describe(item), item.transactional_id))
 
     def describe(self, item: PreparedTransaction) -> str:
-        what = "commit" if self.commit else "abort"
-        return f"EndTxn ({what}) of transactional id {printable(item.transactional_id)}"
+        verb = "commit" if self.commit else "abort"
+        return f"EndTxn ({verb}) of transactional id {printable(item.transactional_id)}"
 
 
 @dataclass(frozen=True)
@@ -95,8 +95,8 @@ class FenceProducer(Operation[str, ProducerIdentity]):
     """Fences a producer: InitProducerId without a producer id or epoch. The first request aborts an open transaction. The
     coordinator answers CONCURRENT_TRANSACTIONS until the control records are written, and then with a new epoch.
 
-    The coordinator stores the time-out with the transactional id, and also uses it as the time-out for writing this to its log:
-    a few milliseconds would be too short.
+    The coordinator stores the time-out with the transactional id. Its write to the transaction log has the same time-out, so a
+    few milliseconds would be too short.
     """
 
     transaction_timeout_ms: int
@@ -221,18 +221,18 @@ class DescribeTransactions(Operation[str, TransactionDescription | None]):
     api_key = ApiKey.DESCRIBE_TRANSACTIONS
 
     def batch_size(self, version: int) -> int:  # noqa: ARG002
-        return IDS_PER_REQUEST
+        return MAX_IDS_PER_REQUEST
 
     def message(self, items: Sequence[str], node_id: int, version: int) -> DescribeTransactionsRequest:  # noqa: ARG002
         return DescribeTransactionsRequest(transactional_ids=tuple(items))
 
     def judge(self, item: str, answer: DescribeTransactionsResponse, version: int) -> TransactionDescription | None:  # noqa: ARG002
-        answer_state = self.answer_for(item, (each for each in answer.transaction_states if each.transactional_id == item))
+        answer_state = self.require_answer(item, (each for each in answer.transaction_states if each.transactional_id == item))
         error = Errors.for_code(answer_state.error_code)
         if error == Errors.TRANSACTIONAL_ID_NOT_FOUND:
             return None
         self.check(error, item, item)
-        partitions = (TopicPartition(topic.topic, each) for topic in answer_state.topics for each in topic.partitions)
+        partitions = (TopicPartition(topic.topic, index) for topic in answer_state.topics for index in topic.partitions)
         start_ms = answer_state.transaction_start_time_ms
         return TransactionDescription(
             transactional_id=item,

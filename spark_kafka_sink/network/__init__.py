@@ -13,7 +13,7 @@ A connection
     broker_connection.py     all of one broker's connection: state, back-off, requests in flight, session
     connection_setup.py      from a host name to a connection that is ready: DNS, TCP, TLS, login
     connection_failures.py   why connections failed, and when a failed login is final
-    connection.py            frames in, frames out, without a socket
+    framing.py               requests to frames, frames to responses, without a socket
     handshake.py             the first requests on a connection; finds out that a listener demands a login
     selector.py              the only place that waits for brokers' sockets; transport.py and tls/ are its kinds of connections
     tls/, sasl/              TLS connections and the ssl.* options; the SASL mechanisms

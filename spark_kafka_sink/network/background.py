@@ -23,7 +23,7 @@ from spark_kafka_sink.errors import KafkaError, NetworkError, describe_error
 
 
 class BackgroundWork(NamedTuple):
-    """Work that may block, `work()`. A handshake yields it, and receives the result, or the KafkaError is raised in it."""
+    """Work that may block, `work()`. A handshake yields it and receives the result; a KafkaError is raised in the handshake."""
 
     work: Callable[[], Any]
 
@@ -36,46 +36,46 @@ class Outcome(NamedTuple):
 
 
 # Work that runs for longer counts as hanging, and work with the same key may start. glibc's resolver has no time-out over TCP.
-HANGS_AFTER_MS = 300_000
+MIN_HANG_MS = 300_000
 
 
 class BackgroundWorker:
-    """Starts work for nodes and returns its outcomes. NetworkClient's thread only. Work that has finished calls `wakeup`."""
+    """Starts work for nodes and returns the outcomes. NetworkClient's thread only. Work that has finished calls `wakeup`."""
 
     def __init__(self, wakeup: Callable[[], None], clock: Clock | None = None) -> None:
         self._wakeup = wakeup
         self._clock = clock or Clock()
-        self._lock = threading.Lock()  # guards _outcomes and _tokens
-        self._outcomes: dict[object, Outcome] = {}  # by the token that start() made
-        self._tokens: dict[object, tuple[object, int]] = {}  # key -> token of the running work, when it counts as hanging
-        self._waiting_nodes: dict[int, tuple[object, int]] = {}  # node id -> token, deadline
+        self._lock = threading.Lock()  # guards _outcomes and _runs
+        self._outcomes: dict[object, Outcome] = {}  # by the run that start() has begun
+        self._runs: dict[object, tuple[object, int]] = {}  # key -> the latest run, when it counts as hanging
+        self._waiting_nodes: dict[int, tuple[object, int]] = {}  # node id -> run, deadline
 
     def start(self, node_id: int, work: Callable[[], Any], deadline_ms: int, *, key: object = None) -> None:
         """Start `work` for a node. The node waits for one outcome only: a new start replaces the one before it.
 
         If work with the same key is running, the node waits for that outcome, and no thread is started. So work that hangs and
-        is requested repeatedly takes one more thread only every HANGS_AFTER_MS. From `deadline_ms` on, the node is overdue.
+        is requested repeatedly takes one more thread only every MIN_HANG_MS. From `deadline_ms` on, the node is overdue.
         """
         now_ms = self._clock.now_ms()
         with self._lock:
-            token, hangs_from_ms = self._tokens.get(key, (None, 0))
-            must_start = token is None or now_ms >= hangs_from_ms
+            run, hangs_from_ms = self._runs.get(key, (None, 0))
+            must_start = run is None or now_ms >= hangs_from_ms
             if must_start:
-                token = object()
+                run = object()
                 if key is not None:
-                    self._tokens[key] = (token, now_ms + HANGS_AFTER_MS)
-        self._waiting_nodes[node_id] = (token, deadline_ms)
+                    self._runs[key] = (run, now_ms + MIN_HANG_MS)
+        self._waiting_nodes[node_id] = (run, deadline_ms)
         if must_start:
             try:
-                _start_thread(lambda: self._finish(token, outcome_of(work), key))
+                _start_thread(lambda: self._finish(run, outcome_of(work), key))
             except RuntimeError as error:  # too many threads or processes, or the interpreter is shutting down
-                self._finish(token, _start_failure(error), key)
+                self._finish(run, _start_failure(error), key)
 
-    def _finish(self, token: object, outcome: Outcome, key: object) -> None:
+    def _finish(self, run: object, outcome: Outcome, key: object) -> None:
         with self._lock:
-            self._outcomes[token] = outcome
-            if self._tokens.get(key, (None, 0))[0] is token:
-                del self._tokens[key]
+            self._outcomes[run] = outcome
+            if self._runs.get(key, (None, 0))[0] is run:
+                del self._runs[key]
         self._wakeup()
 
     def take_finished(self) -> list[tuple[int, Outcome]]:
@@ -84,7 +84,7 @@ class BackgroundWorker:
             return []
         with self._lock:
             outcomes, self._outcomes = self._outcomes, {}
-        finished_nodes = [(node_id, outcomes[token]) for node_id, (token, _) in self._waiting_nodes.items() if token in outcomes]
+        finished_nodes = [(node_id, outcomes[run]) for node_id, (run, _) in self._waiting_nodes.items() if run in outcomes]
         for node_id, _ in finished_nodes:
             del self._waiting_nodes[node_id]
         return finished_nodes
@@ -94,7 +94,7 @@ class BackgroundWorker:
         return [node_id for node_id, (_, deadline_ms) in self._waiting_nodes.items() if now_ms >= deadline_ms]
 
     def forget(self, node_id: int) -> None:
-        """The node no longer waits. Its work, if it is still running, goes on."""
+        """Let the node wait no longer. Its work, if still running, goes on."""
         self._waiting_nodes.pop(node_id, None)
 
 
@@ -123,7 +123,7 @@ def outcome_within(work: Callable[[], Any], timeout_ms: int) -> Outcome | None:
 
 
 def outcomes_within(functions: Sequence[Callable[[], Any]], timeout_ms: int, clock: Clock | None = None) -> list[Outcome | None]:
-    """Run all functions at the same time, each on a thread; wait at most `timeout_ms`. None: it has not finished by then."""
+    """Run all functions at the same time, each on a thread; wait at most `timeout_ms`. None: not finished by then."""
     clock = clock or Clock()
     outcome_queue: queue.SimpleQueue[tuple[int, Outcome]] = queue.SimpleQueue()
     for position, work in enumerate(functions):

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from random import Random
 
-_JITTER = 0.2
+_JITTER_SHARE = 0.2
 
 
 class ExponentialBackoff:
@@ -26,4 +26,4 @@ class ExponentialBackoff:
         if not self._max_exponent:
             return self._initial_ms
         delay_ms = self._initial_ms * math.pow(2, min(failure_count, self._max_exponent))
-        return min(int(delay_ms * self._random.uniform(1 - _JITTER, 1 + _JITTER)), self._max_ms)
+        return min(int(delay_ms * self._random.uniform(1 - _JITTER_SHARE, 1 + _JITTER_SHARE)), self._max_ms)

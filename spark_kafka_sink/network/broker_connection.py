@@ -1,7 +1,7 @@
 """One broker's connection: its state and back-off, addresses, requests in flight, handshake, API versions, session.
 
-NetworkClient's thread only. The object outlives TCP connections; a broker at a new address gets a new object. NetworkClient and
-ConnectionSetup report what happened, and ask what is allowed. The Selector owns the sockets, Connection frames the bytes.
+NetworkClient's thread only. An object outlives TCP connections; a broker at a new address gets a new object. NetworkClient and
+ConnectionSetup report what happened, and ask what is allowed. The Selector owns the sockets, Framing knows the frames.
 
     DISCONNECTED ──> CONNECTING ──> CHECKING_API_VERSIONS ──> READY <──> REAUTHENTICATING
       │     ▲          ▲     │                │                 │               │
@@ -24,7 +24,7 @@ from spark_kafka_sink.errors import AuthenticationError
 from spark_kafka_sink.network.background import Outcome
 from spark_kafka_sink.network.backoff import ExponentialBackoff
 from spark_kafka_sink.network.cluster import Node
-from spark_kafka_sink.network.connection import Connection
+from spark_kafka_sink.network.framing import Framing
 from spark_kafka_sink.network.handshake import Handshake, HandshakeRequest, LoginDetection, NodeApiVersions, Session, Step
 from spark_kafka_sink.network.kafka_client import ClientRequest, InFlightRequest
 from spark_kafka_sink.network.selector import Selector
@@ -37,8 +37,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-RENEW_AFTER_MS = 1000  # the least time between two logins: brokers close connections that log in again sooner
-RENEW_AFTER_SHARE = (0.85, 0.95)  # of a session's lifetime: when it is renewed; random as in Java, so that clients differ
+MIN_LOGIN_INTERVAL_MS = 1000  # brokers close connections that log in again sooner
+RENEWAL_SHARE_RANGE = (0.85, 0.95)  # of a session's lifetime, when it is renewed; random as in Java, so that clients differ
 
 
 class ConnectionState(Enum):
@@ -53,9 +53,9 @@ class ConnectionState(Enum):
 
 
 _State = ConnectionState
-_DISCONNECTED = frozenset({_State.DISCONNECTED, _State.AUTHENTICATION_FAILED})
-_CONNECTED = frozenset({_State.CHECKING_API_VERSIONS, _State.READY, _State.REAUTHENTICATING})
-_PREPARING = frozenset({_State.CONNECTING, _State.CHECKING_API_VERSIONS, _State.REAUTHENTICATING})
+_DISCONNECTED_STATES = frozenset({_State.DISCONNECTED, _State.AUTHENTICATION_FAILED})
+_CONNECTED_STATES = frozenset({_State.CHECKING_API_VERSIONS, _State.READY, _State.REAUTHENTICATING})
+_PREPARING_STATES = frozenset({_State.CONNECTING, _State.CHECKING_API_VERSIONS, _State.REAUTHENTICATING})
 NEXT_CONNECTION_STATES: dict[ConnectionState, frozenset[ConnectionState]] = {
     _State.CONNECTING: frozenset({_State.CHECKING_API_VERSIONS, _State.DISCONNECTED}),
     _State.CHECKING_API_VERSIONS: frozenset({_State.READY, _State.DISCONNECTED}),
@@ -80,8 +80,8 @@ class BrokerConnection:
         self.in_flight: deque[InFlightRequest] = deque()  # sent and not answered, oldest first; any thread may read its length
         self.last_attempt_ms = 0  # when the last attempt began, or the connection ended
         self.last_warning_ms = LONG_AGO_MS  # when a failure to connect was last logged as a warning
-        self.failed_login_count = 0  # since the node last accepted this client: failed authentications, on either side
-        self._failed_attempt_count = 0  # since the node last accepted this client: attempts that ended before READY
+        self.failed_login_count = 0  # authentications that failed on either side since the node last accepted this client
+        self._failed_attempt_count = 0  # attempts that ended before READY since the node last accepted this client
         self.authentication_error: AuthenticationError | None = None
         self.login_detection = LoginDetection()  # for a client without a login: whether the listener demands one
         self._config = config
@@ -91,19 +91,19 @@ class BrokerConnection:
         self._setup_timeout = ExponentialBackoff(
             config.socket_connection_setup_timeout_ms, config.socket_connection_setup_timeout_max_ms, random
         )
-        self._backoff_count = 0  # since the last READY; a failed login counts twice, once for the lost connection
+        self._backoff_count = 0  # calls of _back_off() since the last READY; a failed login makes two
         self._failed_connect_count = 0  # in a row: attempts that ended before the handshake's first request was sent
         self._reconnect_backoff_ms = self._reconnect_backoff.backoff_ms(0)
         self.setup_timeout_ms = self._setup_timeout.backoff_ms(0)
         self._throttled_until_ms = 0
-        self._addresses: Sequence[Address] = ()  # the present one, then those not tried yet; without any, the name is looked up
+        self._addresses: Sequence[Address] = ()  # the present one, then those not tried yet; empty: look the name up
         self._last_address: Address | None = None
         self._forget_connection()
 
     def _forget_connection(self) -> None:
         """Forget what belongs to one TCP connection."""
         self.is_resolving = False  # the background worker looks up the node's name
-        self.framing: Connection | None = None  # from the start of a TCP connection on
+        self.framing: Framing | None = None  # from the start of a TCP connection on
         self.next_request: HandshakeRequest | None = None  # of the handshake, until it can be sent
         self.api_versions: NodeApiVersions | None = None  # from the end of the first handshake on
         self._handshake: Handshake | None = None  # while the connection is not ready, or its session is being renewed
@@ -123,19 +123,19 @@ class BrokerConnection:
 
     @property
     def is_preparing(self) -> bool:
-        return self.state in _PREPARING
+        return self.state in _PREPARING_STATES
 
     @property
     def is_connected(self) -> bool:
-        return self.state in _CONNECTED
+        return self.state in _CONNECTED_STATES
 
     @property
     def is_disconnected(self) -> bool:
-        return self.state in _DISCONNECTED
+        return self.state in _DISCONNECTED_STATES
 
     @property
-    def is_channel_ready(self) -> bool:
-        return self._selector.is_channel_ready(self.node.id)
+    def is_established(self) -> bool:
+        return self._selector.is_established(self.node.id)
 
     @property
     def is_shut_out(self) -> bool:
@@ -143,7 +143,7 @@ class BrokerConnection:
         return self.state is not ConnectionState.READY and self.failed_login_count + self._failed_attempt_count > 0
 
     def can_connect(self, now_ms: int) -> bool:
-        return self.state in _DISCONNECTED and now_ms - self.last_attempt_ms >= self._reconnect_backoff_ms
+        return self.state in _DISCONNECTED_STATES and now_ms - self.last_attempt_ms >= self._reconnect_backoff_ms
 
     def is_ready(self, now_ms: int) -> bool:
         return self.state is ConnectionState.READY and self._throttled_until_ms <= now_ms
@@ -156,10 +156,10 @@ class BrokerConnection:
         return self.is_ready(now_ms) and self.can_write() and not self.is_session_due(now_ms)
 
     def can_write(self) -> bool:
-        """Whether a request can be written: the last one is written completely, and fewer than the limit are in flight."""
+        """Whether a request can be written: the last one is written, and fewer requests than the limit are in flight."""
         queue = self.in_flight
         has_room = not queue or (queue[-1].is_written and len(queue) < self._config.max_in_flight_requests_per_connection)
-        return has_room and self.is_channel_ready
+        return has_room and self.is_established
 
     def poll_delay_ms(self, now_ms: int) -> int:
         """Milliseconds until an attempt is allowed or a throttle ends; while connecting, the set-up time-out; else NEVER_MS."""
@@ -201,15 +201,15 @@ class BrokerConnection:
         buffers = self.framing.send(request.message, version, expect_response=request.expect_response)
         in_flight = InFlightRequest(request, version, is_internal, now_ms, self.framing.last_correlation_id)
         if logger.isEnabledFor(logging.DEBUG):
-            logger.debug("> %s, %d bytes%s", in_flight, sum(map(len, buffers)), _partitions(request.message))
+            logger.debug("> %s, %d bytes%s", in_flight, sum(map(len, buffers)), _partitions_text(request.message))
         self.in_flight.append(in_flight)
         in_flight.is_written = self._selector.send(self.node.id, buffers)
 
     def throttle(self, throttle_ms: int, now_ms: int) -> None:
-        """Send nothing for `throttle_ms`: the broker does not read from the connection. A throttle that ends later stays."""
+        """Send nothing for `throttle_ms`: the broker does not read from the connection. An earlier throttle may last longer."""
         self._throttled_until_ms = max(self._throttled_until_ms, now_ms + throttle_ms)
         for request in self.in_flight:
-            request.throttled_ms += throttle_ms  # a sum: at the broker one throttle ends before the next answer
+            request.throttled_ms += throttle_ms  # a sum: the broker throttles again only after the last throttle has ended
 
     # FROM AN ATTEMPT TO A CONNECTION
 
@@ -235,7 +235,7 @@ class BrokerConnection:
         """Start the TCP connection. Raises OSError if that fails at once, for instance without a route to the address."""
         self._last_address = self._addresses[0]
         logger.debug("= node %d: connecting to %s at %s", self.node.id, self.node.address, self._last_address)
-        framing = Connection(self._config.client_id, peer=f"node {self.node.id}")
+        framing = Framing(self._config.client_id, peer=f"node {self.node.id}")
         self._selector.connect(self.node.id, self._last_address, framing)
         self.framing = framing
 
@@ -281,8 +281,8 @@ class BrokerConnection:
         """The handshake is complete: take requests, and forget the back-offs. `session` says when to log in again."""
         self.api_versions = session.api_versions
         if session.lifetime_ms > 0:
-            renew_after_ms = int(session.lifetime_ms * self._random.uniform(*RENEW_AFTER_SHARE))
-            self._renew_session_at_ms = now_ms + max(renew_after_ms, RENEW_AFTER_MS)
+            renew_after_ms = int(session.lifetime_ms * self._random.uniform(*RENEWAL_SHARE_RANGE))
+            self._renew_session_at_ms = now_ms + max(renew_after_ms, MIN_LOGIN_INTERVAL_MS)
         self._transition_to(ConnectionState.READY)
         self._backoff_count = 0
         self._reconnect_backoff_ms = self._reconnect_backoff.backoff_ms(0)
@@ -312,11 +312,7 @@ class BrokerConnection:
             self._transition_to(ConnectionState.DISCONNECTED)
 
     def note_failed_login(self, now_ms: int, error: AuthenticationError, *, attempt_count: int = 1) -> None:
-        """Keep the error, and back off once more.
-
-        Args:
-            attempt_count: how many attempts this failure counts for.
-        """
+        """Keep the error, and back off once more. `attempt_count`: how many failed attempts have shown that the login fails."""
         self.authentication_error = error
         self.failed_login_count += attempt_count
         self.last_attempt_ms = now_ms
@@ -332,7 +328,7 @@ class BrokerConnection:
         self.setup_timeout_ms = self._setup_timeout.backoff_ms(0)
 
 
-def _partitions(message: Request[Any]) -> str:
+def _partitions_text(message: Request[Any]) -> str:
     """What a Produce request writes to, for the log."""
     if not isinstance(message, ProduceRequest):
         return ""

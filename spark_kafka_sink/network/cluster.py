@@ -76,7 +76,7 @@ class Topics(Mapping[str, Topic]):
         self._changes: dict[str, Topic | None] = {}  # since the last merge; None: removed
 
     def with_changes(self, topics: dict[str, Topic], removed_names: Iterable[str] = ()) -> Topics:
-        """A copy with `topics` added or replaced, and without those in `removed`."""
+        """A copy with `topics` added or replaced, and without those in `removed_names`."""
         changes = self._changes | dict.fromkeys(removed_names) | topics
         copy = Topics()
         if len(changes) ** 2 < len(self._base):
@@ -124,9 +124,9 @@ class Cluster:
         self.cluster_id = cluster_id
         self.is_bootstrap = is_bootstrap  # the nodes are bootstrap.servers; no broker has answered since bootstrap()
         self._nodes = {node.id: node for node in self.nodes}
-        # also those that the last answer reported with an error
+        # Includes the topics that the last answer reported with an error.
         self.topics = topics if isinstance(topics, Topics) else Topics(topics)
-        self._available_partitions: dict[str, tuple[PartitionInfo, ...]] = {}  # filled on demand; filling twice gives the same
+        self._available_partitions: dict[str, tuple[PartitionInfo, ...]] = {}  # filled on demand; two threads fill in the same
 
     def node(self, node_id: int) -> Node | None:
         return self._nodes.get(node_id)

@@ -16,7 +16,7 @@ from spark_kafka_sink.network.selector import ChannelState, Disconnect
 
 logger = logging.getLogger(__name__)
 
-WARN_EVERY_MS = 30_000  # per node, about connections that cannot be established
+MIN_WARNING_INTERVAL_MS = 30_000  # per node, about connections that cannot be established
 
 
 class ConnectionFailures:
@@ -37,15 +37,15 @@ class ConnectionFailures:
         node_id, address, reason = connection.node.id, connection.node.address, disconnect.reason
         if disconnect.state in (ChannelState.NOT_CONNECTED, ChannelState.AUTHENTICATION_FAILED):
             level = logging.WARNING if disconnect.error is None else logging.ERROR
-            if now_ms - connection.last_warning_ms >= WARN_EVERY_MS:
+            if now_ms - connection.last_warning_ms >= MIN_WARNING_INTERVAL_MS:
                 connection.last_warning_ms = now_ms
             else:
                 level = logging.DEBUG  # failures repeat with every attempt
             logger.log(level, "! node %d: connection to %s could not be established: %s", node_id, address, reason)
-        elif disconnect.state is ChannelState.READY and connection.is_preparing:
+        elif disconnect.state is ChannelState.ESTABLISHED and connection.is_preparing:
             reason += f" (before it was ready; does this listener speak {self._security_protocol}?)"
             logger.warning("! node %d: connection to %s was lost: %s", node_id, address, reason)
-        elif disconnect.state is ChannelState.READY and connection.login_detection.awaits_first_answer:
+        elif disconnect.state is ChannelState.ESTABLISHED and connection.login_detection.awaits_first_answer:
             reason += f" (before it answered; is security.protocol={self._security_protocol} right for this listener?)"
             logger.warning("! node %d: connection to %s was lost: %s", node_id, address, reason)
         else:
@@ -61,16 +61,16 @@ class ConnectionFailures:
         The client may connect to the node again after its back-off.
 
         Args:
-            attempt_count: how many lost connections this failure counts for.
+            attempt_count: how many failed attempts have shown that this login fails.
         """
-        where = f"node {connection.node.id} ({connection.node.address})"
-        error = AuthenticationError(f"{where}: {cause.message}", condition=cause.condition)
+        node_text = f"node {connection.node.id} ({connection.node.address})"
+        error = AuthenticationError(f"{node_text}: {cause.message}", condition=cause.condition)
         self._failed_in_this_poll.add(connection.node.id)
         connection.note_failed_login(now_ms, error, attempt_count=attempt_count)
         if self._no_broker_accepts():
             self._metadata.report_error(error)
 
-    def login_refusal(self, node_id: int) -> AuthenticationError | None:
+    def login_rejection(self, node_id: int) -> AuthenticationError | None:
         """The error with which every request to this node fails; None if none has to fail.
 
         The error is returned until the next attempt to connect begins, and at least until the next poll: with
@@ -81,7 +81,7 @@ class ConnectionFailures:
             return None
         return connection.authentication_error if connection.failed_login_count > 1 or self._no_broker_accepts() else None
 
-    def refusal_by_all(self) -> AuthenticationError | None:
+    def rejection_by_all(self) -> AuthenticationError | None:
         """The error with which every request that any broker could answer fails; None if none has to fail."""
         connections = self._cluster_connections()
         if not self._no_broker_accepts() or not all(each and self._has_failed_or_disconnected(each) for each in connections):

@@ -23,7 +23,7 @@ from spark_kafka_sink.network.selector import ChannelState, Disconnect
 
 logger = logging.getLogger(__name__)
 
-_MAX_LOGGED_VERSIONS = 5_000  # characters; those of Kafka 4 take 1,600
+_MAX_VERSIONS_TEXT_LENGTH = 5_000  # in the log; the versions of Kafka 4 take 1,600 characters
 
 
 @dataclass(eq=False, repr=False)
@@ -88,7 +88,8 @@ class ConnectionSetup:
 
     def handle_connected(self, connection: BrokerConnection, now_ms: int) -> None:
         """Start the handshake: the TCP (and TLS) connection is established."""
-        steps = handshake(self.login, connection.node.host, asks_mechanisms=connection.login_detection.begin_handshake())
+        must_ask_mechanisms = connection.login_detection.take_must_ask_mechanisms()
+        steps = handshake(self.login, connection.node.host, must_ask_mechanisms=must_ask_mechanisms)
         self._take_step(connection, connection.begin_handshake(steps), now_ms)
 
     def renew_session(self, connection: BrokerConnection, now_ms: int) -> None:
@@ -108,7 +109,7 @@ class ConnectionSetup:
             connection.next_request = step
 
     def handle_finished_work(self, now_ms: int) -> bool:
-        """Continue where background work has finished, close connections whose work is overdue. Returns whether any was."""
+        """Continue where background work has finished, and close connections whose work is overdue. Returns whether any was."""
         self._finished_work += self.worker.take_finished()
         overdue_nodes = self.worker.overdue_nodes(now_ms)
         has_work = bool(self._finished_work or overdue_nodes)
@@ -122,7 +123,7 @@ class ConnectionSetup:
         self.send_requests(now_ms)
         for node_id in overdue_nodes:
             reason = "the login was not ready within request.timeout.ms: the token source or the Kerberos server does not answer"
-            disconnect = Disconnect(ChannelState.LOCAL_CLOSE, reason, timed_out=True)
+            disconnect = Disconnect(ChannelState.LOCAL_CLOSE, reason, has_timed_out=True)
             self.close_connection(self.connections[node_id], now_ms, disconnect)
         return has_work
 
@@ -141,7 +142,7 @@ class ConnectionSetup:
         self.close_connection(connection, now_ms, Disconnect(ChannelState.LOCAL_CLOSE, reason))
 
     def advance_handshake(self, connection: BrokerConnection, outcome: Outcome, now_ms: int) -> None:
-        """The broker has answered a request of the handshake, or the worker has finished its work."""
+        """Continue a handshake whose request the broker has answered, or whose work the worker has finished."""
         try:
             step = connection.advance_handshake(outcome)
         except AuthenticationError as error:
@@ -164,9 +165,9 @@ class ConnectionSetup:
         else:
             connection.note_accepted()
         self.metadata.report_reachable(connection.node.address)
-        logger.debug("= node %d: ready: %s", connection.node.id, printable(session.api_versions, _MAX_LOGGED_VERSIONS))
+        logger.debug("= node %d: ready: %s", connection.node.id, printable(session.api_versions, _MAX_VERSIONS_TEXT_LENGTH))
 
     def forget(self, node_id: int) -> None:
-        """The connection has ended: drop its work."""
+        """Drop the work of a connection that has ended."""
         self.worker.forget(node_id)
         self._finished_work = [(other_id, outcome) for other_id, outcome in self._finished_work if other_id != node_id]

@@ -13,7 +13,7 @@ from spark_kafka_sink.network.kafka_client import KafkaClient
 from spark_kafka_sink.protocol.error_codes import ErrorCode, Errors
 from spark_kafka_sink.protocol.messages.find_coordinator import FIRST_VERSION_WITH_KEYS, FindCoordinatorResponse, KeyType
 
-KEYS_PER_REQUEST = 200
+MAX_KEYS_PER_REQUEST = 200
 MAX_COORDINATORS = 10_000  # how many are remembered; the oldest are forgotten, and found again when needed
 
 
@@ -60,7 +60,7 @@ class CoordinatorDirectory:
 
 def keys_per_request(version: int) -> int:
     """How many keys a FindCoordinator request of this version may carry (KIP-699)."""
-    return KEYS_PER_REQUEST if version >= FIRST_VERSION_WITH_KEYS else 1
+    return MAX_KEYS_PER_REQUEST if version >= FIRST_VERSION_WITH_KEYS else 1
 
 
 def read_coordinator(key: CoordinatorKey, answer: FindCoordinatorResponse, version: int) -> Node | ErrorCode:
@@ -69,13 +69,13 @@ def read_coordinator(key: CoordinatorKey, answer: FindCoordinatorResponse, versi
     Raises:
         ProtocolError: the answer does not mention the key, or names a node with an id below zero.
     """
-    where = f"FindCoordinator of {key.kind} {printable(key.key)}"
+    item_text = f"FindCoordinator of {key.kind} {printable(key.key)}"
     coordinator = answer.answer_for(key.key, version)
     if coordinator is None:
-        raise ProtocolError(f"{where}: the broker's answer does not mention it")
+        raise ProtocolError(f"{item_text}: the broker's answer does not mention it")
     error = Errors.for_code(coordinator.error_code)
     if error:
         return error
     if coordinator.node_id < 0:
-        raise ProtocolError(f"{where}: the broker names a coordinator with the id {coordinator.node_id}")
+        raise ProtocolError(f"{item_text}: the broker names a coordinator with the id {coordinator.node_id}")
     return Node(coordinator.node_id, coordinator.host, coordinator.port)

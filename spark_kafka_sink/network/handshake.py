@@ -24,7 +24,7 @@ from spark_kafka_sink.protocol.messages.sasl_handshake import SaslHandshakeReque
 from spark_kafka_sink.protocol.schema import Request
 
 SOFTWARE_NAME = "pykafka-sink"  # for brokers' metrics (KIP-511); they accept only letters, digits, - and .
-CONNECTIONS_NEEDED = 2  # lost connections after which LoginDetection knows that a login is demanded
+DETECTION_ATTEMPT_COUNT = 2  # attempts that must end in a lost connection before LoginDetection knows that a login is demanded
 _NO_MECHANISM = "NONE"  # not the name of any mechanism
 _REMEDY = " Check the user and its password or token (sasl.jaas.config), and that the brokers know it for this sasl.mechanism."
 
@@ -85,13 +85,13 @@ class NodeApiVersions:
         return f"NodeApiVersions({self._ranges}, {self.finalized_features})"
 
 
-def handshake(login: Login | None = None, host: str = "", *, asks_mechanisms: bool = False) -> Handshake:
+def handshake(login: Login | None = None, host: str = "", *, must_ask_mechanisms: bool = False) -> Handshake:
     """Yield each request that a new connection sends before it is ready; receive its response.
 
     Args:
         login: the credentials; None without SASL.
         host: the broker's host name, as the client connected to it.
-        asks_mechanisms: without a login, ask which SASL mechanisms the listener offers.
+        must_ask_mechanisms: without a login, ask which SASL mechanisms the listener offers.
 
     Raises:
         AuthenticationError: the broker rejects the credentials, or is not the broker they are for.
@@ -101,10 +101,10 @@ def handshake(login: Login | None = None, host: str = "", *, asks_mechanisms: bo
     if login is not None:
         # Version 0 as in Java: before the login, brokers take a request that they cannot read for a Kerberos token.
         answer = yield HandshakeRequest(ApiVersionsRequest(), 0)
-        _raise_api_versions_error(answer)
+        _check_api_versions(answer)
         lifetime_ms = (yield from authenticate(login, host, NodeApiVersions(answer))).lifetime_ms
     api_versions = yield from _ask_versions()
-    mechanisms = (yield from _ask_mechanisms(api_versions)) if login is None and asks_mechanisms else ()
+    mechanisms = (yield from _ask_mechanisms(api_versions)) if login is None and must_ask_mechanisms else ()
     return Session(api_versions, lifetime_ms, mechanisms)
 
 
@@ -133,16 +133,16 @@ def authenticate(login: Login, host: str, api_versions: NodeApiVersions) -> Hand
         )
         _check_mechanism(answer)
         version = api_versions.latest_usable_version(ApiKey.SASL_AUTHENTICATE)
-        lifetime_ms = yield from _exchange(login.start(host), version)
+        lifetime_ms = yield from _carry_messages(login.start(host), version)
     except AuthenticationError as error:
-        error.message = f"SASL {login.mechanism} for {login.who}: {error.message}"
+        error.message = f"SASL {login.mechanism} for {login.user_text}: {error.message}"
         if error.condition == Errors.SASL_AUTHENTICATION_FAILED.condition:
             error.message += _REMEDY
         raise
     return Session(api_versions, lifetime_ms)
 
 
-def _exchange(exchange: Exchange, version: int) -> Generator[Step, Any, int]:
+def _carry_messages(exchange: Exchange, version: int) -> Generator[Step, Any, int]:
     """Carry messages between a mechanism and the broker until the mechanism ends. Returns the session's lifetime in ms."""
     lifetime_ms = 0
     try:
@@ -154,7 +154,7 @@ def _exchange(exchange: Exchange, version: int) -> Generator[Step, Any, int]:
             reply = yield HandshakeRequest(SaslAuthenticateRequest(auth_bytes=step), version)
             assert isinstance(reply, SaslAuthenticateResponse)
             if reply.error_code:
-                raise Errors.for_code(reply.error_code).error("SaslAuthenticate", reply.error_message)
+                raise Errors.for_code(reply.error_code).exception("SaslAuthenticate", reply.error_message)
             lifetime_ms = reply.session_lifetime_ms
             step = exchange.send(reply.auth_bytes)
     except StopIteration:
@@ -165,7 +165,7 @@ def _check_mechanism(answer: SaslHandshakeResponse) -> None:
     error = Errors.for_code(answer.error_code)
     if not error:
         return
-    failure = error.error("SaslHandshake")
+    failure = error.exception("SaslHandshake")
     if error == Errors.UNSUPPORTED_SASL_MECHANISM:
         failure.message += f" It offers {printable_list(answer.mechanisms) or 'none'}; set sasl.mechanism to one of them."
     elif error == Errors.ILLEGAL_SASL_STATE:
@@ -187,16 +187,16 @@ def _ask_versions() -> Generator[Step, Any, NodeApiVersions]:
         answer = yield HandshakeRequest(request, version)
         assert isinstance(answer, ApiVersionsResponse)
         if answer.error_code != Errors.UNSUPPORTED_VERSION.number or version == 0:
-            _raise_api_versions_error(answer)
+            _check_api_versions(answer)
             return NodeApiVersions(answer)
         broker_max_version = next((api.max_version for api in answer.api_keys if api.api_key == ApiKey.API_VERSIONS), 0)
         version = broker_max_version if 0 < broker_max_version < version else 0
 
 
-def _raise_api_versions_error(answer: ApiVersionsResponse) -> None:
+def _check_api_versions(answer: ApiVersionsResponse) -> None:
     error = Errors.for_code(answer.error_code)
     if error:
-        raise error.error("ApiVersions")
+        raise error.exception("ApiVersions")
 
 
 @cache
@@ -216,22 +216,22 @@ class LoginDetection:
     """
 
     def __init__(self) -> None:
-        self._asks_mechanisms = False
+        self._must_ask_mechanisms = False
         self._mechanisms: tuple[str, ...] = ()  # that the listener offered in the handshake of the present connection
-        self.awaits_first_answer = False  # the present connection is ready, without a login; no request since was answered
+        self.awaits_first_answer = False  # the present connection is ready, without a login, and has answered no request since
 
-    def begin_handshake(self) -> bool:
-        """Return whether this handshake asks for mechanisms: true once after a connection was lost before its first answer."""
-        asks_mechanisms, self._asks_mechanisms = self._asks_mechanisms, False
-        return asks_mechanisms
+    def take_must_ask_mechanisms(self) -> bool:
+        """Whether the next handshake must ask for mechanisms; true once after a connection was lost before its first answer."""
+        must_ask_mechanisms, self._must_ask_mechanisms = self._must_ask_mechanisms, False
+        return must_ask_mechanisms
 
     def note_ready(self, mechanisms: tuple[str, ...]) -> None:
-        """The connection is ready, without a login. `mechanisms`: those that the listener offers, if it was asked."""
+        """Keep that the connection is ready, without a login. `mechanisms`: what the listener offers, if it was asked."""
         self.awaits_first_answer = True
         self._mechanisms = mechanisms
 
     def note_answered(self) -> None:
-        """A request has been answered without a login."""
+        """Keep that a request has been answered without a login."""
         self.awaits_first_answer = False
 
     def detected_error(self) -> AuthenticationError | None:
@@ -239,8 +239,8 @@ class LoginDetection:
         return missing_login_error(self._mechanisms) if self.awaits_first_answer and self._mechanisms else None
 
     def note_lost_connection(self) -> None:
-        """The broker closed the connection. Call `note_ended_connection` afterwards."""
-        self._asks_mechanisms |= self.awaits_first_answer
+        """Keep that the broker closed the connection. Call `note_ended_connection` afterwards."""
+        self._must_ask_mechanisms |= self.awaits_first_answer
 
     def note_ended_connection(self) -> None:
         """Forget what belongs to the present connection, whoever closed it."""

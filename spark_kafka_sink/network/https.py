@@ -25,18 +25,18 @@ _PORTS = {"http": 80, "https": 443}  # where the URL of a proxy names none
 _ADDRESS = re.compile(r"(\[[\w:.%]+\]|[^\s:@/?#\\\[\]]+)(?::(\d{0,5}))?")
 
 
-def tls_context(options: Mapping[str, object], where: str) -> ssl.SSLContext:
+def tls_context(options: Mapping[str, object], options_place: str) -> ssl.SSLContext:
     """The context for a server that has ssl.* options of its own, which mean the same as the producer's for brokers.
 
     Args:
         options: the ssl.* options, with secrets wrapped.
-        where: where the options are set; begins the message of a ConfigError, which a wrong option or file raises.
+        options_place: where the options are set, like "sasl.jaas.config"; begins the message of a ConfigError.
     """
     required_options = {"bootstrap.servers": "none:1", "security.protocol": "SSL"}  # what a ProducerConfig needs to be valid
     try:
         return client_context(ProducerConfig.from_mapping(required_options | dict(options)))
     except ConfigError as error:
-        error.message = f"{where}: {error.message}"
+        error.message = f"{options_place}: {error.message}"
         raise
 
 

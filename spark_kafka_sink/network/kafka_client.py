@@ -46,10 +46,10 @@ class ClientResponse:
     message: Any  # of the type request.message.RESPONSE; None without an answer
     version: int
     received_ms: int
-    disconnected: bool = False
-    timed_out: bool = False  # with disconnected: the client closed the connection because a request on it timed out
+    was_disconnected: bool = False
+    has_timed_out: bool = False  # the connection was lost because the client closed it: a request on it had timed out
     correlation_id: int = -1  # for logs; -1: the request was not sent
-    error: KafkaError | None = None  # the request was not sent: no version in common; with disconnected: the answer is too large
+    error: KafkaError | None = None  # why the request was not sent; or, if the connection was lost: the answer is too large
 
 
 class KafkaClient(Protocol):
@@ -59,8 +59,8 @@ class KafkaClient(Protocol):
     def ready(self, node_id: int, now_ms: int) -> bool: ...
     def poll_delay_ms(self, node_id: int, now_ms: int) -> int: ...
     def connection_failed(self, node_id: int) -> bool: ...
-    def login_refusal(self, node_id: int) -> AuthenticationError | None: ...
-    def refusal_by_all(self) -> AuthenticationError | None: ...
+    def login_rejection(self, node_id: int) -> AuthenticationError | None: ...
+    def rejection_by_all(self) -> AuthenticationError | None: ...
     def api_versions(self, node_id: int) -> NodeApiVersions | None: ...
     def finalized_features(self) -> tuple[int, Mapping[str, int]]: ...
     def least_loaded_node(self, now_ms: int) -> int | None: ...
@@ -93,14 +93,16 @@ class InFlightRequest:
         now_ms: int,
         message: Any = None,
         *,
-        disconnected: bool = False,
-        timed_out: bool = False,
+        was_disconnected: bool = False,
+        has_timed_out: bool = False,
         error: KafkaError | None = None,
     ) -> ClientResponse:
-        """The ClientResponse that ends this request; None as `message`: without an answer."""
-        return ClientResponse(self.request, message, self.version, now_ms, disconnected, timed_out, self.correlation_id, error)
+        """The ClientResponse that ends this request. `message`: None without an answer."""
+        return ClientResponse(
+            self.request, message, self.version, now_ms, was_disconnected, has_timed_out, self.correlation_id, error
+        )
 
     @property
     def times_out_at_ms(self) -> int:
-        """The first millisecond at which it has taken too long, of Clock.now_ms."""
+        """The first millisecond of Clock.now_ms at which the request has taken too long."""
         return self.sent_ms + self.throttled_ms + self.request.request_timeout_ms + 1

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _REJECTION_ERRORS = (Errors.INVALID_TOPIC_EXCEPTION, Errors.TOPIC_AUTHORIZATION_FAILED)
-_MAX_QUOTED = 10  # brokers that could not be reached, in one message
+_MAX_QUOTED_BROKERS = 10  # that could not be reached, in one message
 
 
 class LeaderAndEpoch(NamedTuple):
@@ -91,10 +91,10 @@ class Metadata:
         self._forgotten_topics: set[str] = set()  # not in _topics any more, and left out of the cluster with the next answer
         self._epochs: dict[str, dict[int, int]] = {}  # by topic and partition: the last leader epochs seen
         self._cluster_id: str | None = None  # of the first answer; later answers must come from the same cluster
-        self._passing_error: KafkaError | None = None
+        self._error_for_one_caller: KafkaError | None = None
         self._permanent_error: KafkaError | None = None
         self._rejected_topics: dict[str, ErrorCode] = {}  # the cluster's unauthorized and invalid topics
-        self._topic_errors: dict[str, ErrorCode] = {}  # the same, until the next raise_error_for_topic()
+        self._topic_errors: dict[str, ErrorCode] = {}  # a copy of _rejected_topics, which raise_error_for_topic() empties
         self._connection_errors: dict[str, str] = {}  # host:port -> why it could not be reached; latest last
         self._is_closed = False
         self._ended_by: KafkaError | None = None
@@ -172,7 +172,7 @@ class Metadata:
             return self._update_version
 
     def request_update_for_topic(self, topic: str) -> int:
-        """As request_update, but a topic without an answer so far is requested without back-off, and without the known topics."""
+        """Request an update as request_update does. A topic without an answer is requested at once, without the known topics."""
         with self._lock:
             if topic in self._new_topics:
                 self._request_update_for_new_topics_locked()
@@ -214,7 +214,7 @@ class Metadata:
             if kept_error is not None:
                 raise fresh_copy(kept_error)
             if error is not None:
-                exception = error.error(f"topic {topic}")
+                exception = error.exception(f"topic {topic}")
                 exception.message += to_grant(error, topic=topic)
                 raise exception
 
@@ -232,16 +232,16 @@ class Metadata:
 
     def _take_kept_error_locked(self) -> KafkaError | None:
         """Return the error that is kept. Callers raise a copy: a local that holds what is raised would keep their frames."""
-        error = self._permanent_error or self._passing_error
-        self._passing_error = None
+        error = self._permanent_error or self._error_for_one_caller
+        self._error_for_one_caller = None
         return error
 
     def last_connection_error(self) -> str | None:
         """Why brokers could not be reached, like "127.0.0.1:9092: [Errno 111] Connection refused"; None if all could."""
         with self._lock:
             problems = [f"{address}: {reason}" for address, reason in self._connection_errors.items()]
-            suffix = f"; and {len(problems) - _MAX_QUOTED:,} more" if len(problems) > _MAX_QUOTED else ""
-            return "; ".join(problems[-_MAX_QUOTED:]) + suffix or None
+            suffix = f"; and {len(problems) - _MAX_QUOTED_BROKERS:,} more" if len(problems) > _MAX_QUOTED_BROKERS else ""
+            return "; ".join(problems[-_MAX_QUOTED_BROKERS:]) + suffix or None
 
     def close(self, ended_by: KafkaError | None = None) -> None:
         """Callers that wait now or later get ProducerClosedError, or `ended_by` if an error ended the producer."""
@@ -295,7 +295,7 @@ class Metadata:
             return MetadataRequestAndVersion(request, self._request_version, is_partial)
 
     def note_failed_update(self, now_ms: int) -> None:
-        """A request has failed: back off before the next one."""
+        """Back off before the next request, as one has failed."""
         with self._lock:
             self._last_refresh_ms = now_ms
             self._failure_count += 1
@@ -304,7 +304,7 @@ class Metadata:
     def report_error(self, error: KafkaError) -> None:
         """Raise `error` to one caller that waits now, or to the next one that waits, unless an answer comes first."""
         with self._lock:
-            self._passing_error = error
+            self._error_for_one_caller = error
             self._waiters.wake_all_locked()
 
     def is_other_cluster(self, cluster_id: str | None) -> bool:
@@ -370,7 +370,7 @@ class Metadata:
             self._last_refresh_ms = self.last_answer_ms = now_ms
             self._failure_count = 0
             self._update_version += 1
-            self._passing_error = None  # the callers that wait get this answer instead of an error that is out of date
+            self._error_for_one_caller = None  # the callers that wait get this answer instead of an error that is out of date
             self._equivalent_response_count += 1  # reset if a partition has something new
             if not is_partial_update:
                 self._needs_full_update = False
@@ -407,7 +407,7 @@ class Metadata:
         logger.debug("< metadata version %d: %r", self._update_version, self._cluster)
 
     def _remove_topics_locked(self, now_ms: int) -> set[str]:
-        """The topics to leave out from now on: forgotten, or not used for too long. One without an answer so far stays."""
+        """Remove and return the topics that were forgotten, or not used for too long. A topic without an answer so far stays."""
         removed_topics, self._forgotten_topics = self._forgotten_topics, set()
         for topic, expires_ms in self._topics.items():
             if expires_ms > now_ms:
@@ -424,7 +424,7 @@ class Metadata:
         topic_id = None if answer.topic_id == ZERO_UUID else answer.topic_id
         if answer.error_code:
             error = Errors.for_code(answer.error_code)
-            if error.refresh_metadata:
+            if error.must_refresh_metadata:
                 self.request_update(f"topic {name}: {error}")
             return Topic(topic_id, {}, error, answer.is_internal)
         # True also when no id was known, as after bootstrap(): any epoch is accepted then.
@@ -436,7 +436,7 @@ class Metadata:
             info = self._read_partition_locked(name, partition, is_recreated, has_reliable_leader_epochs)
             partitions[info.partition] = info
             error = Errors.for_code(partition.error_code)
-            if error.refresh_metadata:
+            if error.must_refresh_metadata:
                 self.request_update(f"{name}-{partition.partition_index}: {error}")
         return Topic(topic_id, partitions, None, answer.is_internal)
 
@@ -474,7 +474,7 @@ class Metadata:
         """
         with self._lock:
             known_nodes = {node.id: node for node in self._cluster.nodes} | {node.id: node for node in nodes}
-            newer_leaders = {each: hint for each, hint in leaders.items() if self._is_newer_locked(each, hint, known_nodes)}
+            newer_leaders = {key: hint for key, hint in leaders.items() if self._is_newer_locked(key, hint, known_nodes)}
             if not newer_leaders:
                 return set()
             topics: dict[str, Topic] = {}

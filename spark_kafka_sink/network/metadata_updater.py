@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _FIRST_VERSION_WITH_RELIABLE_EPOCHS = 9  # KAFKA-7738: older brokers may answer with an epoch that is out of date
-_WHILE_A_TOPIC_IS_CREATED = (Errors.UNKNOWN_TOPIC_OR_PARTITION, Errors.LEADER_NOT_AVAILABLE)
-_CREATION_MS = 1000  # how long brokers may take to create a topic without a warning
+_CREATION_ERRORS = (Errors.UNKNOWN_TOPIC_OR_PARTITION, Errors.LEADER_NOT_AVAILABLE)
+_MAX_CREATION_MS = 1000  # for which _CREATION_ERRORS of a topic are not warned of
 _REMEDY = "; create topics that are unknown, or correct their names"
 
 
@@ -97,7 +97,7 @@ class MetadataUpdater:
         return NEVER_MS  # connected and busy, or in its handshake: an event ends the wait
 
     def handle_disconnect(self, node: str, now_ms: int) -> None:
-        """A connection was lost or could not be made. `node` is for the log."""
+        """Request an update after a connection was lost or could not be made. `node` is for the log."""
         if self._metadata.cluster().is_bootstrap:
             logger.debug("! bootstrap server %s disconnected before it answered with metadata", node)
         if self.is_update_due(now_ms):
@@ -141,12 +141,12 @@ class MetadataUpdater:
         """Warn once of each topic's error. A topic in creation is unknown, then has no leader: a warning only if that lasts."""
         errors = {topic.name: Errors.for_code(topic.error_code) for topic in response.topics if topic.error_code}
         answered_names = {topic.name for topic in response.topics}
-        unready_names = {name for name, error in errors.items() if error in _WHILE_A_TOPIC_IS_CREATED}
+        unready_names = {name for name, error in errors.items() if error in _CREATION_ERRORS}
         if not is_partial:  # the answer is about all topics
             answered_names |= self._unready_since_ms.keys() | self._logged_errors.keys()
         unready_since_ms = {name: ms for name, ms in self._unready_since_ms.items() if name not in answered_names}
         self._unready_since_ms = unready_since_ms | {name: self._unready_since_ms.get(name, now_ms) for name in unready_names}
-        new_names = {name for name in unready_names if now_ms - self._unready_since_ms[name] < _CREATION_MS}
+        new_names = {name for name in unready_names if now_ms - self._unready_since_ms[name] < _MAX_CREATION_MS}
         logged_errors = {name: error for name, error in self._logged_errors.items() if name not in answered_names}
         logged_names = {name for name, error in errors.items() if self._logged_errors.get(name) == error}
         self._logged_errors = logged_errors | {name: error for name, error in errors.items() if name not in new_names}
@@ -158,7 +158,7 @@ class MetadataUpdater:
                 logger.log(level, "! metadata reports problems with topics: %s%s", problems, _REMEDY if is_missing else "")
 
     def _refuse_other_cluster(self, cluster_id: str | None, now_ms: int) -> None:
-        """Fail for good if bootstrap.servers lead there or may not be asked; else a broker may have got an address of ours."""
+        """Back off, and ask bootstrap.servers again. Fail for good if they led to the other cluster, or may not be asked."""
         self._metadata.note_failed_update(now_ms)
         if self._metadata.cluster().is_bootstrap or not self._may_rebootstrap:
             self._metadata.report_other_cluster(cluster_id)

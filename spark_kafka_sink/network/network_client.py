@@ -28,11 +28,11 @@ from spark_kafka_sink.errors import (
 from spark_kafka_sink.network.background import BackgroundWorker, Outcome
 from spark_kafka_sink.network.broker_connection import BrokerConnection
 from spark_kafka_sink.network.cluster import Node
-from spark_kafka_sink.network.connection import Response
 from spark_kafka_sink.network.connection_failures import ConnectionFailures
 from spark_kafka_sink.network.connection_setup import ConnectionSetup
 from spark_kafka_sink.network.dns import Resolver, canonical_bootstrap_servers, resolve
-from spark_kafka_sink.network.handshake import CONNECTIONS_NEEDED, NodeApiVersions
+from spark_kafka_sink.network.framing import Response
+from spark_kafka_sink.network.handshake import DETECTION_ATTEMPT_COUNT, NodeApiVersions
 from spark_kafka_sink.network.kafka_client import ClientRequest, ClientResponse
 from spark_kafka_sink.network.metadata import Metadata
 from spark_kafka_sink.network.metadata_updater import MetadataUpdater
@@ -98,8 +98,8 @@ class NetworkClient:
             request_timeout_ms=config.request_timeout_ms,
         )
         self._failures = ConnectionFailures(self._connections, metadata, config.security_protocol)
-        # To be called back at the end of the present or next poll. Added to by `+=`, not `append`: Python looks for signals after
-        # a call, and an interrupt would leave a request both here and in flight.
+        # Their callbacks run at the end of the present or next poll. `+=` adds to them, not `append`: Python looks for signals
+        # after a call, and an interrupt would leave a request both here and in flight.
         self._responses: list[ClientResponse] = []
         self._updater = MetadataUpdater(metadata, self, config)
         self._features: tuple[int, Mapping[str, int]] = (-1, {})  # the newest that a broker reported: epoch, levels
@@ -160,13 +160,13 @@ class NetworkClient:
         connection = self._connections.get(node_id)
         return connection is not None and connection.is_disconnected
 
-    def login_refusal(self, node_id: int) -> AuthenticationError | None:
+    def login_rejection(self, node_id: int) -> AuthenticationError | None:
         """The error for requests to this node, if authentication failed twice or no broker accepts this client; else None."""
-        return self._failures.login_refusal(node_id)
+        return self._failures.login_rejection(node_id)
 
-    def refusal_by_all(self) -> AuthenticationError | None:
+    def rejection_by_all(self) -> AuthenticationError | None:
         """The error for requests that any broker could answer, if no broker accepts this client; else None."""
-        return self._failures.refusal_by_all()
+        return self._failures.rejection_by_all()
 
     def finalized_features(self) -> tuple[int, Mapping[str, int]]:
         """The epoch and the levels of the cluster's finalized features (KIP-584), the newest that a broker reported.
@@ -197,14 +197,14 @@ class NetworkClient:
         return None if node is None else node.id
 
     def find_least_loaded_node(self, now_ms: int) -> tuple[Node | None, bool]:
-        """As least_loaded_node; and whether any node is connected, even if it is busy or throttled.
+        """The node that least_loaded_node names; and whether any node is connected, even if it is busy or throttled.
 
         Prefers a node that can take a request now, then one that is being connected, then the one with the oldest last attempt.
         """
         nodes = list(self._metadata.cluster().nodes)
         self._random.shuffle(nodes)  # so that not every client chooses the first among equals
         connections = self._connections_of(nodes)
-        is_any_connected = any(each.is_connected and each.is_channel_ready for each in connections)
+        is_any_connected = any(each.is_connected and each.is_established for each in connections)
         usable_connections = [each for each in connections if each.can_send(now_ms)]
         if usable_connections:
             return min(usable_connections, key=lambda each: len(each.in_flight)).node, is_any_connected
@@ -261,7 +261,7 @@ class NetworkClient:
             self._handle_written(connection, now_ms)
 
     def send_metadata_request(self, node_id: int, message: MetadataRequest, now_ms: int) -> None:
-        """Send it to a node for which `can_send` is true. If no version is in common, a caller who waits gets an error."""
+        """Send `message` to a node for which `can_send` is true. If no version is in common, a caller who waits gets an error."""
         try:
             self._connections[node_id].send_internal(message, now_ms)
         except UnsupportedVersionError as error:
@@ -272,17 +272,15 @@ class NetworkClient:
     def poll(self, timeout_ms: int, now_ms: int) -> list[ClientResponse]:
         """Send, receive, and handle time-outs; wait at most `timeout_ms` when there is nothing to do. Runs the callbacks.
 
-        Raises the first exception of a callback, after all callbacks have run. After any exception, the responses that were taken
-        before it have been called back, and the next poll handles the events that are left. One answer may be lost: then its
-        connection is closed at the next answer, or when the request times out.
-
-        Returns:
-            The responses that were called back.
+        Returns the responses whose callbacks have run. Raises the first exception of a callback when all callbacks have run.
+        After any exception, the callbacks of the responses taken before it have run, and the next poll handles the events that
+        are left. One answer may be lost. The connection that it came from is closed at its next answer, or when the request
+        times out.
         """
         self._ensure_open()
         self._failures.begin_poll()
         try:
-            # No wait if there are responses to call back: of requests that were not sent or need no answer.
+            # No wait if callbacks can run already: of requests that were not sent or need no answer.
             self._poll(0 if self._responses else timeout_ms, now_ms)
         finally:
             responses, self._responses = self._responses, []
@@ -321,7 +319,7 @@ class NetworkClient:
     def _handle_completed_sends(self, now_ms: int) -> None:
         while self._selector.completed_sends:
             connection = self._connections[self._selector.completed_sends.pop(0)]
-            connection.in_flight[-1].is_written = True  # one is written at a time
+            connection.in_flight[-1].is_written = True  # one request is written at a time
             self._handle_written(connection, now_ms)
 
     def _handle_written(self, connection: BrokerConnection, now_ms: int) -> None:
@@ -381,12 +379,12 @@ class NetworkClient:
                 continue  # an answer in the same poll ended the connection
             if _too_large_error(connection) is not None:
                 _note_first_answer(connection)
-            error = connection.login_detection.detected_error() if disconnect.state is ChannelState.READY else None
+            error = connection.login_detection.detected_error() if disconnect.state is ChannelState.ESTABLISHED else None
             if error is None:
                 self._process_disconnection(connection, now_ms, disconnect)
             else:
                 disconnect = Disconnect(ChannelState.AUTHENTICATION_FAILED, error.message, error)
-                self._process_disconnection(connection, now_ms, disconnect, attempt_count=CONNECTIONS_NEEDED)
+                self._process_disconnection(connection, now_ms, disconnect, attempt_count=DETECTION_ATTEMPT_COUNT)
 
     def _handle_connections(self, now_ms: int) -> None:
         while self._selector.connected:
@@ -400,16 +398,16 @@ class NetworkClient:
             else:
                 reason = "no answer to a request within its time-out (request.timeout.ms)"
                 logger.info("- node %d: disconnecting: %s", connection.node.id, reason)
-                disconnect = Disconnect(ChannelState.LOCAL_CLOSE, reason, timed_out=True)
+                disconnect = Disconnect(ChannelState.LOCAL_CLOSE, reason, has_timed_out=True)
                 self._close_connection(connection, now_ms, disconnect)
 
     def _end_attempt(self, connection: BrokerConnection, now_ms: int) -> None:
         is_resolving = connection.is_resolving
-        what = f"no answer of DNS about {printable(connection.node.host)}" if is_resolving else "no connection"
+        problem = f"no answer of DNS about {printable(connection.node.host)}" if is_resolving else "no connection"
         limit = f"{connection.setup_timeout_ms} ms (socket.connection.setup.timeout.ms, grows with each failure)"
-        reason = f"{what} within {limit}"
+        reason = f"{problem} within {limit}"
         logger.debug("- node %d: %s", connection.node.id, reason)
-        self._close_connection(connection, now_ms, Disconnect(ChannelState.NOT_CONNECTED, reason, timed_out=True))
+        self._close_connection(connection, now_ms, Disconnect(ChannelState.NOT_CONNECTED, reason, has_timed_out=True))
 
     def _handle_rebootstrap(self, now_ms: int) -> None:
         if not self._updater.needs_rebootstrap(now_ms):
@@ -432,7 +430,7 @@ class NetworkClient:
         node = connection.node
         too_large_error = _too_large_error(connection)
         self._failures.report(connection, disconnect, now_ms)
-        if disconnect.state is ChannelState.READY:
+        if disconnect.state is ChannelState.ESTABLISHED:
             connection.login_detection.note_lost_connection()
         self._setup.forget(node.id)
         connection.note_disconnected(now_ms)
@@ -449,7 +447,7 @@ class NetworkClient:
             logger.debug("! %s is cancelled after %d ms", oldest_request, now_ms - oldest_request.sent_ms)
             if not oldest_request.is_internal:
                 response = oldest_request.response(
-                    now_ms, disconnected=True, timed_out=disconnect.timed_out, error=too_large_error
+                    now_ms, was_disconnected=True, has_timed_out=disconnect.has_timed_out, error=too_large_error
                 )
                 self._responses += [response]
             elif isinstance(oldest_request.request.message, MetadataRequest):

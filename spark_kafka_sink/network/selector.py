@@ -2,7 +2,7 @@
 
 NetworkClient connects and sends. `send` writes what the socket takes, `poll` moves all other bytes. What happened is listed in
 `connected`, `completed_sends`, `completed_receives` and `disconnected`, from which NetworkClient takes it; the next poll clears
-what is left there. Bytes that arrive go through the node's Connection.
+what is left there. Bytes that arrive go through the channel's Framing.
 NetworkClient's thread only; any thread may call `wakeup`.
 Law: the Selector releases buffers that were passed to `send` when they are written or their connection is closed, never later.
 """
@@ -21,7 +21,7 @@ from typing import NamedTuple
 from spark_kafka_sink.clock import Clock
 from spark_kafka_sink.errors import AuthenticationError
 from spark_kafka_sink.metrics import NS_PER_MS
-from spark_kafka_sink.network.connection import Connection, Response
+from spark_kafka_sink.network.framing import Framing, Response
 from spark_kafka_sink.network.network_metrics import NetworkMetrics
 from spark_kafka_sink.network.transport import MAX_BUFFERS, Address, Transport
 from spark_kafka_sink.protocol.primitives import Buffer
@@ -37,7 +37,7 @@ class ChannelState(Enum):
     """The state of a connection when it ended."""
 
     NOT_CONNECTED = auto()  # it was never established
-    READY = auto()  # established: the broker closed it or violated the protocol, or it was lost
+    ESTABLISHED = auto()  # the broker closed it or violated the protocol, or it was lost
     AUTHENTICATION_FAILED = auto()  # one side does not accept the other: see the error
     EXPIRED = auto()  # the client closed it: idle for connections.max.idle.ms
     LOCAL_CLOSE = auto()  # the client closed it for another reason
@@ -49,7 +49,7 @@ class Disconnect(NamedTuple):
     state: ChannelState
     reason: str
     error: AuthenticationError | None = None  # with AUTHENTICATION_FAILED
-    timed_out: bool = False  # the client closed it because an answer did not come in time
+    has_timed_out: bool = False  # the client closed the connection because an answer did not come in time
 
 
 class _OutgoingFrame:
@@ -66,7 +66,7 @@ class _OutgoingFrame:
         return self._buffers[self._index : self._index + MAX_BUFFERS]
 
     def advance(self, byte_count: int) -> bool:
-        """True when everything is written."""
+        """Count `byte_count` more bytes as written. Returns whether the frame is complete."""
         self.written_bytes += byte_count
         buffers, index = self._buffers, self._index
         while index < len(buffers) and byte_count >= len(buffers[index]):
@@ -80,11 +80,11 @@ class _OutgoingFrame:
 
 @dataclass(slots=True)
 class _Channel:
-    """A socket of the Selector, with the connection that encodes and decodes its bytes."""
+    """A socket of the Selector, with the Framing of its bytes."""
 
     node_id: int
     transport: Transport
-    connection: Connection
+    framing: Framing
     is_connected: bool = False
     interest: int = 0  # the events it is registered for
     outgoing: _OutgoingFrame | None = None
@@ -112,7 +112,7 @@ class Selector:
         self._open_transport = open_transport
         self._channels: dict[int, _Channel] = {}
         self._last_active_ms: dict[int, int] = {}  # node id -> time, least recently active first
-        self._immediate_connections: list[_Channel] = []
+        self._immediate_channels: list[_Channel] = []
         self._buffer = memoryview(bytearray(_READ_BUFFER_BYTES))
         self._selector = selectors.DefaultSelector()
         self._wakeup_reader, self._wakeup_writer = socket.socketpair()
@@ -129,15 +129,15 @@ class Selector:
 
     # CONNECTIONS
 
-    def connect(self, node_id: int, address: Address, connection: Connection) -> None:
+    def connect(self, node_id: int, address: Address, framing: Framing) -> None:
         """Start to connect; a later poll reports the outcome. Raises OSError if it fails at once; then there is no connection."""
         if node_id in self._channels:
             raise RuntimeError(f"node {node_id} has a connection already")
         transport = self._open_transport(address)
-        channel = _Channel(node_id, transport, connection)
+        channel = _Channel(node_id, transport, framing)
         try:
             if transport.connect(address):
-                self._immediate_connections.append(channel)
+                self._immediate_channels.append(channel)
             self._selector.register(transport, selectors.EVENT_WRITE, channel)
         except OSError:
             transport.close()
@@ -147,7 +147,7 @@ class Selector:
         self._metrics.connection_count = len(self._channels)
         self._note_activity(channel)
 
-    def is_channel_ready(self, node_id: int) -> bool:
+    def is_established(self, node_id: int) -> bool:
         channel = self._channels.get(node_id)
         return channel is not None and channel.is_connected
 
@@ -204,7 +204,7 @@ class Selector:
         if isinstance(error, AuthenticationError):
             self._disconnect(channel, ChannelState.AUTHENTICATION_FAILED, error.message, error)
             return
-        state = ChannelState.READY if channel.is_connected else ChannelState.NOT_CONNECTED
+        state = ChannelState.ESTABLISHED if channel.is_connected else ChannelState.NOT_CONNECTED
         self._disconnect(channel, state, str(error) or type(error).__name__)
 
     def _note_activity(self, channel: _Channel) -> None:
@@ -234,7 +234,7 @@ class Selector:
         self._close_oldest_idle_connection()
 
     def _finish_immediate_connects(self) -> None:
-        channels, self._immediate_connections = self._immediate_connections, []
+        channels, self._immediate_channels = self._immediate_channels, []
         for channel in channels:
             if self._is_open(channel):
                 self._finish_connect(channel)
@@ -276,7 +276,7 @@ class Selector:
             channel.interest = interest
 
     def _write(self, channel: _Channel) -> bool:
-        """Whether all is written."""
+        """Write what the socket takes. Returns whether the frame is complete."""
         outgoing = channel.outgoing
         assert outgoing is not None
         try:
@@ -310,23 +310,23 @@ class Selector:
             if byte_count is None:
                 return
             if byte_count == 0:
-                self._disconnect(channel, ChannelState.READY, "the broker closed the connection")
+                self._disconnect(channel, ChannelState.ESTABLISHED, "the broker closed the connection")
                 return
-            responses = channel.connection.receive_data(self._buffer[:byte_count])
+            responses = channel.framing.receive_data(self._buffer[:byte_count])
             self._metrics.record_read(channel.node_id, byte_count, len(responses))
             self.completed_receives.extend((channel.node_id, response) for response in responses)
-            error = channel.connection.error
+            error = channel.framing.error
             if isinstance(error, AuthenticationError):
                 self._fail(channel, error)
                 return
             if error is not None:
-                self._disconnect(channel, ChannelState.READY, error.message)
+                self._disconnect(channel, ChannelState.ESTABLISHED, error.message)
                 return
             if byte_count < len(self._buffer):
                 return
 
     def _close_oldest_idle_connection(self) -> None:
-        """Close the connection that was idle for longest; at most one per poll.
+        """Close the connection that was idle for longest, if connections.max.idle.ms is over; at most one per poll.
 
         A connection that waits for an answer, or is being written to, is not idle, however long that takes: request.timeout.ms
         limits the wait.
@@ -338,7 +338,7 @@ class Selector:
             if active_ms >= active_before_ms:
                 return
             channel = self._channels[node_id]
-            if channel.outgoing is None and not channel.connection.is_waiting:
+            if channel.outgoing is None and not channel.framing.is_waiting:
                 reason = f"idle for more than connections.max.idle.ms={self._max_idle_ms}"
                 self._disconnect(channel, ChannelState.EXPIRED, reason)
                 return

@@ -18,7 +18,7 @@ from spark_kafka_sink.protocol.primitives import Buffer
 
 # The kernel rejects more buffers in one call (IOV_MAX).
 MAX_BUFFERS = 1024
-JOINED_BYTES = 128 * 1024  # up to this size small buffers are joined on Windows, which has no sendmsg
+MAX_JOINED_BYTES = 128 * 1024  # of small buffers that are joined on Windows, which has no sendmsg
 _CONNECT_IN_PROGRESS = (0, errno.EINPROGRESS, errno.EWOULDBLOCK)
 
 
@@ -73,7 +73,7 @@ class Transport:
         """Write as much of `buffers` (at most MAX_BUFFERS) as possible. Returns the number of bytes, 0 if none can be written."""
         try:
             if sys.platform == "win32":
-                return self._socket.send(first_bytes(buffers, JOINED_BYTES))
+                return self._socket.send(first_bytes(buffers, MAX_JOINED_BYTES))
             return self._socket.sendmsg(buffers)
         except (BlockingIOError, InterruptedError):
             return 0

@@ -3,7 +3,7 @@
 `Writer` collects small fields in one buffer and keeps opaque record batches by reference, without a copy.
 `Reader` reads one frame. schema.py combines both into messages; nothing here knows a message.
 Law of the Reader: a length is compared with the bytes that are left before memory is reserved for it, and a length that is too
-large raises ProtocolError. So do more than MAX_ELEMENTS: 32 MiB of small elements would take a minute to read.
+large raises ProtocolError. More than MAX_ELEMENTS raise it too: 32 MiB of small elements would take a minute to read.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _INT32 = struct.Struct(">i")
 _INT64 = struct.Struct(">q")
 _pack_int8, _pack_int16, _pack_int32, _pack_int64 = _INT8.pack, _INT16.pack, _INT32.pack, _INT64.pack
 
-_MAX_INT16_STRING = 0x7FFF
+_MAX_INT16_STRING_BYTES = 0x7FFF
 _MAX_VARINT_BYTES = 5  # ceil(32 / 7)
 MAX_ELEMENTS = 2_000_000  # of all arrays of a frame; one topic with 100,000 partitions and three replicas has 700,000
 
@@ -40,7 +40,7 @@ def _utf8(value: str) -> bytes:
 
 
 class Writer:
-    """Encodes one message. Methods other than `buffers` append a value; ProtocolError or struct.error: it does not fit."""
+    """Encodes one message. Methods but `buffers` append a value. One that does not fit raises ProtocolError or struct.error."""
 
     __slots__ = ("_buffers", "_small_fields")
 
@@ -85,8 +85,8 @@ class Writer:
 
     def string(self, value: str) -> None:
         data = _utf8(value)
-        if len(data) > _MAX_INT16_STRING:
-            raise ProtocolError(f"a string of {len(data):,} bytes exceeds the protocol's limit of {_MAX_INT16_STRING:,}")
+        if len(data) > _MAX_INT16_STRING_BYTES:
+            raise ProtocolError(f"a string of {len(data):,} bytes exceeds the protocol's limit of {_MAX_INT16_STRING_BYTES:,}")
         self._small_fields += _pack_int16(len(data))
         self._small_fields += data
 
@@ -272,14 +272,14 @@ class Reader:
         return self._check_length(self.uvarint() - 1)
 
     def _check_length(self, length: int) -> int:
-        """The length of an array, if so many elements of one byte fit into the rest of the frame."""
+        """Return the length of an array. Raises ProtocolError if so many elements of one byte exceed the rest of the frame."""
         if length < -1:
             raise ProtocolError(f"an array of {length} elements before offset {self._position}")
         self._expect_room(length, 1)  # every element takes at least one byte
         return length
 
-    def _expect_room(self, count: int, least_bytes: int) -> None:
-        if count * least_bytes > self.remaining():
+    def _expect_room(self, count: int, min_bytes: int) -> None:
+        if count * min_bytes > self.remaining():
             raise ProtocolError(
                 f"an array of {count} elements at offset {self._position} exceeds the {self.remaining()} bytes left"
             )
@@ -298,11 +298,11 @@ class Reader:
         self._elements_left = tag_reader._elements_left
         return value
 
-    def array(self, length: int, element: Callable[[Reader], T], least_bytes: int = 1) -> tuple[T, ...]:
-        """Read `length` elements. Raises ProtocolError at once if so many, of at least `least_bytes` each, do not fit."""
+    def array(self, length: int, element: Callable[[Reader], T], min_bytes: int = 1) -> tuple[T, ...]:
+        """Read `length` elements. Raises ProtocolError at once if so many, of at least `min_bytes` each, do not fit."""
         if length < 0:
             raise ProtocolError(f"the array before offset {self._position} is null, which this field does not allow")
-        self._expect_room(length, least_bytes)
+        self._expect_room(length, min_bytes)
         self._count_elements(length)
         return tuple([element(self) for _ in range(length)])
 

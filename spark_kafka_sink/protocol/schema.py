@@ -38,7 +38,7 @@ class FieldCodec(NamedTuple):
 
     encode: Encode
     decode: Decode
-    least_bytes: int = 1  # the size of the smallest value
+    min_bytes: int = 1  # the size of the smallest value
 
 
 class FieldType(NamedTuple):
@@ -81,7 +81,7 @@ _FIELD_TYPES: dict[tuple[type, bool], FieldType] = {  # (python type, nullable)
 
 @dataclasses.dataclass(frozen=True)
 class _Versions:
-    """The versions of a message that have a field, and its tag."""
+    """The versions of a message that have a field, and the field's tag."""
 
     first: int = 0
     last: int = 0x7FFF
@@ -89,17 +89,17 @@ class _Versions:
 
 
 def since(version: int) -> _Versions:
-    """The first version with the field."""
+    """The field is in `version` and later ones."""
     return _Versions(first=version)
 
 
 def until(version: int) -> _Versions:
-    """The last version with the field."""
+    """The field is in `version` and earlier ones."""
     return _Versions(last=version)
 
 
 def between(first: int, last: int) -> _Versions:
-    """The first and the last version with the field."""
+    """The field is in the versions from `first` to `last`."""
     return _Versions(first=first, last=last)
 
 
@@ -229,7 +229,7 @@ def _structure_codec(cls: type[Message], version: int, is_flexible: bool) -> Fie
 
     encoders: list[tuple[Callable[[Any], Any], Encode]] = [(attrgetter(name), codecs[name].encode) for name in names]
     if absent_fields:
-        encoders.append((lambda value: value, _refuse_set_fields(cls, version, absent_fields)))
+        encoders.append((lambda value: value, _set_fields_refuser(cls, version, absent_fields)))
     if is_flexible:
         tags = [(tag, field, codecs[field.name].encode) for tag, field in sorted(tagged_fields.items())]
         encoders.append((lambda value: value, _tag_encoder(tags)))
@@ -249,10 +249,10 @@ def _structure_codec(cls: type[Message], version: int, is_flexible: bool) -> Fie
         return cls(**values)
 
     tag_count_bytes = 1 if is_flexible else 0
-    return FieldCodec(encode, decode, sum(codecs[name].least_bytes for name in names) + tag_count_bytes)
+    return FieldCodec(encode, decode, sum(codecs[name].min_bytes for name in names) + tag_count_bytes)
 
 
-def _refuse_set_fields(cls: type[Message], version: int, fields: list[_Field]) -> Encode:
+def _set_fields_refuser(cls: type[Message], version: int, fields: list[_Field]) -> Encode:
     checks = [(field.name, attrgetter(field.name), field.default) for field in fields]
 
     def refuse(_: Writer, value: Any) -> None:
@@ -322,7 +322,7 @@ def _without_none(hint: Any) -> tuple[Any, bool]:
 def _array_codec(element: FieldCodec, is_flexible: bool, is_nullable: bool) -> FieldCodec:
     write_length = Writer.compact_array_length if is_flexible else Writer.array_length
     read_length = Reader.compact_array_length if is_flexible else Reader.array_length
-    encode_element, decode_element, least_bytes = element
+    encode_element, decode_element, min_bytes = element
 
     def encode(writer: Writer, value: Any) -> None:
         if value is None and is_nullable:
@@ -336,6 +336,6 @@ def _array_codec(element: FieldCodec, is_flexible: bool, is_nullable: bool) -> F
         length = read_length(reader)
         if length == -1 and is_nullable:
             return None
-        return reader.array(length, decode_element, least_bytes)
+        return reader.array(length, decode_element, min_bytes)
 
     return FieldCodec(encode, decode, 1 if is_flexible else 4)

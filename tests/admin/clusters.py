@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+from spark_kafka_sink.admin.cluster_access import ClusterAccess
+from spark_kafka_sink.admin.request_client import RequestClient
 from spark_kafka_sink.admin.transaction_client import TransactionClient
+from spark_kafka_sink.config.producer_config import ProducerConfig
 from spark_kafka_sink.protocol.api_keys import ApiKey
 from tests.admin.open_transactions import partition
 from tests.fakes.fake_broker import FakeBroker
@@ -29,9 +32,14 @@ CALLS: dict[ApiKey, Callable[[TransactionClient], object]] = {
 
 
 @contextmanager
-def client_of(broker: FakeBroker, **options: object) -> Iterator[TransactionClient]:
+def client_of(
+    broker: FakeBroker, make_requests: Callable[[ClusterAccess], RequestClient] = RequestClient, **options: object
+) -> Iterator[TransactionClient]:
+    """A client of the fake cluster; `make_requests` may make a RequestClient that errs or watches."""
     given = {name.replace("_", "."): value for name, value in options.items()}
-    with TransactionClient({"bootstrap.servers": broker.bootstrap_servers} | QUICK | given) as client:
+    config = {"bootstrap.servers": broker.bootstrap_servers} | QUICK | given
+    requests = make_requests(ClusterAccess(ProducerConfig.from_mapping(config)))
+    with TransactionClient(config, requests=requests) as client:
         yield client
 
 

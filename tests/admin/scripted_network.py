@@ -108,10 +108,10 @@ class Ending(Operation[str, str]):
 
     def judge(self, item: str, answer: EndTxnResponse, version: int) -> str:  # noqa: ARG002
         error = Errors.for_code(answer.error_code)
-        if error.retriable:
+        if error.is_retriable:
             raise RetryNeeded(error)
         if error:
-            raise error.error(item)
+            raise error.exception(item)
         return item
 
     def describe(self, item: str) -> str:

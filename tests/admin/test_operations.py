@@ -99,13 +99,13 @@ def test_every_error_is_retried_or_is_named(operation: Operation[Any, Any], item
             assert found.end is not TransactionEnd.ENDED
             found = found.error
         if isinstance(found, RetryNeeded):
-            assert error.retriable
+            assert error.is_retriable
             assert found.error == error
         elif not isinstance(found, KafkaError):
             assert found is (True if isinstance(operation, MayWriteToId) else None)
             assert (type(operation), error) in KNOWN_ANSWERS
         else:
-            assert not error.retriable or (type(operation), error) in FINAL_THOUGH_RETRIABLE
+            assert not error.is_retriable or (type(operation), error) in FINAL_THOUGH_RETRIABLE
             assert found.condition == f"KAFKA_{error.name}"
             assert operation.describe(item) in str(found)
 

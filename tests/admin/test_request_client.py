@@ -192,9 +192,9 @@ def test_several_requests_are_in_flight_per_connection_never_more_than_the_maxim
 def test_a_caller_who_repeats_by_himself_backs_off_and_keeps_his_deadline() -> None:
     net = ScriptedNetwork(retry_backoff_ms=100, retry_backoff_max_ms=1000)
     waited = []
-    for failures, at_most_ms in ((1, 60_000), (3, 60_000), (3, 50), (1, 0)):
+    for failures, max_wait_ms in ((1, 60_000), (3, 60_000), (3, 50), (1, 0)):
         started_ms = net.clock.now_ms()
-        net.client.back_off(failures, at_most_ms)
+        net.client.back_off(failures, max_wait_ms)
         waited.append(net.clock.now_ms() - started_ms)
     assert 80 <= waited[0] <= 120
     assert 320 <= waited[1] <= 480

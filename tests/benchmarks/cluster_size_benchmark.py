@@ -78,10 +78,10 @@ class InstantBrokers:
     def least_loaded_node(self, _: int) -> int | None:
         return 0
 
-    def login_refusal(self, _: int) -> None:
+    def login_rejection(self, _: int) -> None:
         return None
 
-    def refusal_by_all(self) -> None:
+    def rejection_by_all(self) -> None:
         return None
 
     def in_flight_request_count(self, node_id: int | None = None) -> int:

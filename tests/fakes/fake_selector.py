@@ -14,7 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from spark_kafka_sink.errors import AuthenticationError
-from spark_kafka_sink.network.connection import Connection, Response
+from spark_kafka_sink.network.framing import Framing, Response
 from spark_kafka_sink.network.selector import ChannelState, Disconnect
 from spark_kafka_sink.network.transport import Address
 from spark_kafka_sink.protocol.api_keys import ApiKey
@@ -46,7 +46,7 @@ class FakeSelector:
         self.wakeups = 0
         self.is_closed = False
         self.poll_timeouts_ms: list[int] = []
-        self._connections: dict[int, Connection] = {}
+        self._framings: dict[int, Framing] = {}
         self._connecting: list[int] = []
         self._writing: list[int] = []
         self._incoming: list[tuple[int, bytes]] = []
@@ -68,7 +68,7 @@ class FakeSelector:
     def deliver(self, node_id: int, data: bytes) -> None:
         self._incoming.append((node_id, data))
 
-    def lose(self, node_id: int, reason: str = "connection reset", state: ChannelState = ChannelState.READY) -> None:
+    def lose(self, node_id: int, reason: str = "connection reset", state: ChannelState = ChannelState.ESTABLISHED) -> None:
         """The next poll finds the connection closed."""
         self._lost[node_id] = Disconnect(state, reason)
 
@@ -81,14 +81,14 @@ class FakeSelector:
 
     # SELECTOR'S INTERFACE
 
-    def connect(self, node_id: int, address: Address, connection: Connection) -> None:
-        assert node_id not in self._connections
+    def connect(self, node_id: int, address: Address, framing: Framing) -> None:
+        assert node_id not in self._framings
         self.attempts.append((node_id, address))
-        self._connections[node_id] = connection
+        self._framings[node_id] = framing
         self._connecting.append(node_id)
 
-    def is_channel_ready(self, node_id: int) -> bool:
-        return node_id in self._connections and node_id not in self._connecting
+    def is_established(self, node_id: int) -> bool:
+        return node_id in self._framings and node_id not in self._connecting
 
     def send(self, node_id: int, buffers: list[Buffer]) -> bool:
         assert node_id not in self._writing, "one request at a time"
@@ -111,7 +111,7 @@ class FakeSelector:
         for node_id, data in incoming:
             self._receive(node_id, data)
         for node_id, disconnect in self._lost.items():
-            if node_id in self._connections:
+            if node_id in self._framings:
                 self._forget(node_id)
                 self.disconnected[node_id] = disconnect
         self._lost = {}
@@ -131,16 +131,16 @@ class FakeSelector:
                 self.connected.append(node_id)
 
     def _receive(self, node_id: int, data: bytes) -> None:
-        connection = self._connections.get(node_id)
-        if connection is None:
+        framing = self._framings.get(node_id)
+        if framing is None:
             return
-        self.completed_receives += [(node_id, response) for response in connection.receive_data(data)]
-        if connection.error is not None:
+        self.completed_receives += [(node_id, response) for response in framing.receive_data(data)]
+        if framing.error is not None:
             self._forget(node_id)
-            self.disconnected[node_id] = Disconnect(ChannelState.READY, connection.error.message)
+            self.disconnected[node_id] = Disconnect(ChannelState.ESTABLISHED, framing.error.message)
 
     def _forget(self, node_id: int) -> None:
-        self._connections.pop(node_id, None)
+        self._framings.pop(node_id, None)
         self._connecting = [other for other in self._connecting if other != node_id]
         self._writing = [other for other in self._writing if other != node_id]
 
@@ -152,7 +152,7 @@ class FakeSelector:
             self.is_closed = True
             return
         self.disconnected.pop(node_id, None)
-        if node_id in self._connections:
+        if node_id in self._framings:
             self.closed.append(node_id)
             self._forget(node_id)
 

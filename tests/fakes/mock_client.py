@@ -30,8 +30,8 @@ class Prepared:
     message: Message | None
     node_id: int | None
     matcher: Callable[[ClientRequest], bool] | None
-    disconnected: bool
-    timed_out: bool
+    was_disconnected: bool
+    has_timed_out: bool
     error: KafkaError | None
 
 
@@ -66,7 +66,7 @@ class MockClient:
         self.wakeups = 0
         self.poll_timeouts_ms: list[int] = []  # of every poll
         self.is_closed = False
-        self.refusals: dict[int, AuthenticationError] = {}
+        self.rejections: dict[int, AuthenticationError] = {}
         self._sent_ms: dict[int, int] = {}
         self._responses: deque[ClientResponse] = deque()  # for the next poll
         self._prepared: deque[Prepared] = deque()
@@ -84,27 +84,27 @@ class MockClient:
         *,
         node_id: int | None = None,
         matcher: Callable[[ClientRequest], bool] | None = None,
-        disconnected: bool = False,
-        timed_out: bool = False,
+        was_disconnected: bool = False,
+        has_timed_out: bool = False,
         error: KafkaError | None = None,
     ) -> None:
         """The answer to the next request (to `node_id`); it fails the test if `matcher` refuses that request."""
-        self._prepared.append(Prepared(message, node_id, matcher, disconnected or timed_out, timed_out, error))
+        self._prepared.append(Prepared(message, node_id, matcher, was_disconnected or has_timed_out, has_timed_out, error))
 
     def respond(
         self,
         message: Message | None = None,
         *,
         request: ClientRequest | None = None,
-        disconnected: bool = False,
-        timed_out: bool = False,
+        was_disconnected: bool = False,
+        has_timed_out: bool = False,
         error: KafkaError | None = None,
     ) -> None:
         """Answer the oldest request, or the one given. The callback runs in the next poll."""
         if request is None:
             request = self.requests[0]
         self._remove(request)
-        self._answer(request, message, disconnected or timed_out, timed_out, error)
+        self._answer(request, message, was_disconnected or has_timed_out, has_timed_out, error)
 
     def prepare_metadata_update(self, response: MetadataResponse) -> None:
         self._metadata_updates.append(response)
@@ -116,7 +116,7 @@ class MockClient:
         self.metadata.update(response, self.clock.now_ms())
 
     def disconnect(self, node_id: int, now_ms: int) -> None:
-        self._lose(node_id, now_ms, timed_out=False)
+        self._lose(node_id, now_ms, has_timed_out=False)
 
     def set_unreachable(self, node_id: int, duration_ms: int) -> None:
         """Lose the connection and refuse new ones for a while."""
@@ -137,7 +137,7 @@ class MockClient:
         """For good: the second time, if one counts as NetworkClient does."""
         self.disconnect(node_id, self.clock.now_ms())
         self.node(node_id).authentication_error = error
-        self.refusals[node_id] = error
+        self.rejections[node_id] = error
         self.node(node_id).backing_off_until_ms = NEVER_MS
         if self.metadata is not None:
             self.metadata.report_error(error)
@@ -196,15 +196,15 @@ class MockClient:
         node = self.node(node_id)
         return not node.connected and max(node.unreachable_until_ms, node.backing_off_until_ms) > self.clock.now_ms()
 
-    def login_refusal(self, node_id: int) -> AuthenticationError | None:
-        if node_id in self.refusals:
-            return self.refusals[node_id]
+    def login_rejection(self, node_id: int) -> AuthenticationError | None:
+        if node_id in self.rejections:
+            return self.rejections[node_id]
         return self.node(node_id).authentication_error if self.connection_failed(node_id) else None
 
-    def refusal_by_all(self) -> AuthenticationError | None:
+    def rejection_by_all(self) -> AuthenticationError | None:
         assert self.metadata is not None
-        refusals = [self.login_refusal(node.id) for node in self.metadata.cluster().nodes]
-        return refusals[0] if all(refusals) else None
+        rejections = [self.login_rejection(node.id) for node in self.metadata.cluster().nodes]
+        return rejections[0] if all(rejections) else None
 
     def send(self, request: ClientRequest, now_ms: int) -> None:
         assert self.is_ready(request.node_id, now_ms), f"node {request.node_id} is not ready"
@@ -222,7 +222,7 @@ class MockClient:
             if prepared.node_id in (None, request.node_id):
                 self._prepared.remove(prepared)
                 assert prepared.matcher is None or prepared.matcher(request), f"unexpected request {request}"
-                self._answer(request, prepared.message, prepared.disconnected, prepared.timed_out, prepared.error)
+                self._answer(request, prepared.message, prepared.was_disconnected, prepared.has_timed_out, prepared.error)
                 return
         if request.expect_response:
             self.requests.append(request)
@@ -231,7 +231,7 @@ class MockClient:
 
     def poll(self, timeout_ms: int, now_ms: int) -> list[ClientResponse]:
         self.poll_timeouts_ms.append(timeout_ms)
-        self.refusals = {}
+        self.rejections = {}
         self._time_requests_out(now_ms)
         self._update_metadata(now_ms)
         responses = list(self._responses)
@@ -276,35 +276,35 @@ class MockClient:
         self,
         request: ClientRequest,
         message: Any,
-        disconnected: bool,
-        timed_out: bool,
+        was_disconnected: bool,
+        has_timed_out: bool,
         error: KafkaError | None,
         now_ms: int | None = None,
     ) -> None:
-        if disconnected:
+        if was_disconnected:
             self.node(request.node_id).connected = False
         self._responses.append(
             ClientResponse(
                 request=request,
-                message=None if disconnected or error else message,
+                message=None if was_disconnected or error else message,
                 version=self.versions[id(request)],
                 received_ms=self.clock.now_ms() if now_ms is None else now_ms,
-                disconnected=disconnected,
-                timed_out=timed_out,
+                was_disconnected=was_disconnected,
+                has_timed_out=has_timed_out,
                 error=error,
             )
         )
 
-    def _lose(self, node_id: int, now_ms: int, timed_out: bool) -> None:
+    def _lose(self, node_id: int, now_ms: int, has_timed_out: bool) -> None:
         self.node(node_id).connected = False
         for request in [request for request in self.requests if request.node_id == node_id]:
             self._remove(request)
-            self._answer(request, None, True, timed_out, None, now_ms)
+            self._answer(request, None, True, has_timed_out, None, now_ms)
 
     def _time_requests_out(self, now_ms: int) -> None:
         for request in list(self.requests):
             if now_ms - self._sent_ms[id(request)] > request.request_timeout_ms:
-                self._lose(request.node_id, now_ms, timed_out=True)
+                self._lose(request.node_id, now_ms, has_timed_out=True)
 
     def _update_metadata(self, now_ms: int) -> None:
         if self.metadata is None or self.metadata.time_to_next_update_ms(now_ms) > 0:

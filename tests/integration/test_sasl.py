@@ -314,14 +314,14 @@ def test_a_missing_permission_on_a_transactional_id_is_a_fatal_error_of_its_own(
 
     with Requests(options_for(sasl_broker, client_options("SCRAM-SHA-512"))) as client:
         allowed, refused = asked_for("alice-transactions"), asked_for("other-transactions")
-    assert not allowed or allowed.retriable  # its coordinator may still be loading
-    error = refused.error("InitProducerId for other-transactions on node 1")
+    assert not allowed or allowed.is_retriable  # its coordinator may still be loading
+    error = refused.exception("InitProducerId for other-transactions on node 1")
     assert isinstance(error, AuthorizationError)
     assert str(error) == (
         "[KAFKA_TRANSACTIONAL_ID_AUTHORIZATION_FAILED] InitProducerId for other-transactions on node 1: This user needs the WRITE"
         " permission on the transactional id."
     )
-    assert not refused.retriable
+    assert not refused.is_retriable
     assert next_step(refused, BatchFacts(1, may_retry=True, sequence=SequenceFacts(is_idempotent=True))) is NextStep.FATAL
 
 

@@ -31,7 +31,7 @@ NetworkClientTest → network_client/
     testServerDisconnectAfterInternalApiVersionRequest → test_a_connection_that_ends_during_its_handshake_is_tried_again
     testClientDisconnectAfterInternalApiVersionRequest → test_a_handshake_that_is_never_answered_times_out
     testCallDisconnect → not applicable: the client itself decides when to disconnect
-    testCorrelationId → test_connection: test_correlation_ids_count_up
+    testCorrelationId → test_framing: test_correlation_ids_count_up
     testReconnectAfterAddressChange, testFailedConnectionToFirstAddress(AfterReconnect) → test_every_address_of_a_broker_is_tried,
         test_broker_connection.py
     testAuthenticationFailureWithInFlightMetadataRequest → test_refused_authentication_reaches_whoever_waits
@@ -42,7 +42,7 @@ InFlightRequestsTest → test_broker_connection.py               all
 NodeApiVersionsTest → test_handshake.py                        all but the texts of toString
 ApiVersionsTest → not applicable: record batches of version 2 only, and versions are kept per node
 ClientUtilsTest → tests/config/test_producer_config.py (addresses), test_dns.py (canonical names)
-NetworkReceiveTest, NetworkSendTest → test_connection.py
+NetworkReceiveTest, NetworkSendTest → test_framing.py
 
 SelectorTest → test_selector.py
     testNormalOperation, testLargeMessageSequence, testSendLargeRequest → section "sending and receiving"

@@ -12,7 +12,7 @@ import pytest
 
 from spark_kafka_sink.errors import ConfigError, KafkaError, NetworkError
 from spark_kafka_sink.network.background import (
-    HANGS_AFTER_MS,
+    MIN_HANG_MS,
     BackgroundWorker,
     Outcome,
     outcome_of,
@@ -117,7 +117,7 @@ def test_work_that_hangs_for_minutes_is_given_up_and_done_anew() -> None:
     worker = BackgroundWorker(lambda: wakeups.put(None), clock)
     release = threading.Event()
     worker.start(1, lambda: release.wait(LIMIT_S) and "late", 1000, key="a")
-    clock.advance(HANGS_AFTER_MS)
+    clock.advance(MIN_HANG_MS)
     second = threading.Event()
     worker.start(1, lambda: second.wait(LIMIT_S) and "new", 1000, key="a")
     release.set()

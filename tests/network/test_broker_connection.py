@@ -14,7 +14,7 @@ from spark_kafka_sink.errors import AuthenticationError
 from spark_kafka_sink.network.backoff import ExponentialBackoff
 from spark_kafka_sink.network.broker_connection import BrokerConnection, ConnectionState
 from spark_kafka_sink.network.cluster import Node
-from spark_kafka_sink.network.connection import Connection
+from spark_kafka_sink.network.framing import Framing
 from spark_kafka_sink.network.handshake import HandshakeRequest, Session
 from spark_kafka_sink.network.kafka_client import ClientRequest, InFlightRequest
 from spark_kafka_sink.network.transport import Address
@@ -48,10 +48,10 @@ class Sockets(FakeSelector):
     def __init__(self) -> None:
         super().__init__(ManualClock())
 
-    def connect(self, node_id: int, address: Address, connection: Connection) -> None:  # noqa: ARG002
+    def connect(self, node_id: int, address: Address, connection: Framing) -> None:  # noqa: ARG002
         self.attempts.append((node_id, address))
 
-    def is_channel_ready(self, node_id: int) -> bool:  # noqa: ARG002
+    def is_established(self, node_id: int) -> bool:  # noqa: ARG002
         return True
 
     def send(self, node_id: int, buffers: list[Buffer]) -> bool:  # noqa: ARG002

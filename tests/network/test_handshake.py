@@ -104,7 +104,7 @@ def test_any_other_error_ends_the_handshake() -> None:
 
 def doubted(answer: SaslHandshakeResponse) -> tuple[str, ...]:
     """The mechanisms that a broker may demand, which is known to hang up."""
-    steps = handshake(asks_mechanisms=True)
+    steps = handshake(must_ask_mechanisms=True)
     next(steps)
     assert steps.send(api_versions()) == (SaslHandshakeRequest(mechanism="NONE"), 1)
     with pytest.raises(StopIteration) as finished:
@@ -129,7 +129,7 @@ def test_a_listener_without_logins_has_none_to_tell(error_code: int) -> None:
 
 
 def test_a_broker_that_knows_no_logins_is_not_asked() -> None:
-    steps = handshake(asks_mechanisms=True)
+    steps = handshake(must_ask_mechanisms=True)
     next(steps)
     finish(steps, ApiVersionsResponse())
 
@@ -185,7 +185,7 @@ class TwoRounds:
     """A mechanism with work to be done first and two messages."""
 
     mechanism = "TEST"
-    who = "user 'alice'"
+    user_text = "user 'alice'"
 
     def __init__(self) -> None:
         self.challenges: list[bytes] = []

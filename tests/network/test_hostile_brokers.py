@@ -1,6 +1,6 @@
 """Brokers that send anything: no bytes and no values of theirs may crash, hang or exhaust the client.
 
-Bytes first (Connection, Reader, Selector), then well-formed answers with senseless values (NetworkClient, Metadata).
+Bytes first (Framing, Reader, Selector), then well-formed answers with senseless values (NetworkClient, Metadata).
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from hypothesis import strategies as st
 from spark_kafka_sink.config.secret import Secret
 from spark_kafka_sink.errors import AuthenticationError, KafkaError, ProtocolError
 from spark_kafka_sink.network.background import outcome_of
-from spark_kafka_sink.network.connection import Connection
 from spark_kafka_sink.network.dns import resolve
+from spark_kafka_sink.network.framing import Framing
 from spark_kafka_sink.network.handshake import missing_login_error
 from spark_kafka_sink.network.kafka_client import ClientRequest
 from spark_kafka_sink.network.metadata import Metadata
@@ -83,8 +83,8 @@ EVERY_VERSION = [
 def test_a_damaged_answer_is_read_or_refused_and_nothing_else(request_: Request[Any], version: int, data: st.DataObject) -> None:
     """Cut, lengthened, or with bytes changed: every length inside is compared with what is there."""
     message = data.draw(answers[request_.API_KEY])
-    connection = Connection("me")
-    connection.send(request_, version)
+    framing = Framing("me")
+    framing.send(request_, version)
     try:
         good = framed(RequestHeader(request_.API_KEY, version, 0, None), message)
     except KafkaError:
@@ -93,8 +93,8 @@ def test_a_damaged_answer_is_read_or_refused_and_nothing_else(request_: Request[
     for at, value in data.draw(st.lists(st.tuples(st.integers(0, len(body) - 1), st.integers(0, 255)), max_size=3)):
         body[at] = value
     body = body[: data.draw(st.integers(0, len(body)))] + data.draw(st.binary(max_size=3))
-    responses = connection.receive_data(struct.pack(">i", len(body)) + body)
-    assert (len(responses) == 1) != (connection.error is not None)
+    responses = framing.receive_data(struct.pack(">i", len(body)) + body)
+    assert (len(responses) == 1) != (framing.error is not None)
 
 
 @pytest.mark.parametrize(("request_", "version"), EVERY_VERSION, ids=lambda value: str(getattr(value, "API_KEY", value)))
@@ -102,12 +102,12 @@ def test_a_damaged_answer_is_read_or_refused_and_nothing_else(request_: Request[
 def test_lengths_without_content_reserve_nothing(request_: Request[Any], version: int, filling: bytes) -> None:
     """Wherever a length stands it announces the most that it can, or each element is as small as it can be."""
     body = struct.pack(">i", 0) + filling * (20 * KIB // len(filling))
-    connection = Connection("me")
-    connection.send(request_, version)
+    framing = Framing("me")
+    framing.send(request_, version)
     frame = struct.pack(">i", len(body)) + body
     tracemalloc.start()
     try:
-        connection.receive_data(frame)
+        framing.receive_data(frame)
         _, peak = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
@@ -122,14 +122,14 @@ def test_a_selector_survives_any_bytes_and_disconnects_at_the_first_violation(
     clock = ManualClock()
     with socket.create_server(("127.0.0.1", 0)) as listener:
         selector = Selector(clock, connections_max_idle_ms=-1, open_transport=Transport)
-        connection = Connection("me")
+        framing = Framing("me")
         try:
-            selector.connect(1, Address(socket.AF_INET, listener.getsockname()), connection)
+            selector.connect(1, Address(socket.AF_INET, listener.getsockname()), framing)
             peer, _ = listener.accept()
             while 1 not in selector.connected:
                 selector.poll(1000)
             for _ in range(sends):
-                assert selector.send(1, connection.send(REQUESTS[2], 5))
+                assert selector.send(1, framing.send(REQUESTS[2], 5))
             with peer:
                 peer.sendall(b"".join(chunks))
                 if is_closed:
@@ -139,24 +139,24 @@ def test_a_selector_survives_any_bytes_and_disconnects_at_the_first_violation(
                         break
                     selector.poll(10)
                 ended = 1 in selector.disconnected
-            assert ended == (is_closed or connection.error is not None)
-            assert selector.is_channel_ready(1) != ended
+            assert ended == (is_closed or framing.error is not None)
+            assert selector.is_established(1) != ended
         finally:
             selector.close()
 
 
 def test_a_frame_that_trickles_in_takes_no_more_memory_than_what_has_come() -> None:
-    connection = Connection("me")
-    connection.send(REQUESTS[1], 12)
+    framing = Framing("me")
+    framing.send(REQUESTS[1], 12)
     tracemalloc.start()
     try:
-        connection.receive_data(struct.pack(">i", 30 * MIB))
+        framing.receive_data(struct.pack(">i", 30 * MIB))
         for _ in range(100):
-            connection.receive_data(bytes(KIB))
+            framing.receive_data(bytes(KIB))
         _, peak = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
-    assert connection.error is None
+    assert framing.error is None
     assert peak < MIB
 
 
@@ -301,10 +301,10 @@ def test_what_a_broker_says_at_the_login_is_bounded_in_error_and_log(caplog: pyt
         sasl_mechanism="PLAIN",
         sasl_jaas_config='PlainLoginModule required username="a" password="b";',
     )
-    while client.refusal_by_all() is None:
+    while client.rejection_by_all() is None:
         client.poll(10, clock.now_ms())
         clock.advance(10)
-    assert_harmless(str(client.refusal_by_all()))
+    assert_harmless(str(client.rejection_by_all()))
     assert all(record.getMessage().isprintable() and len(record.getMessage()) < 2_000 for record in caplog.records)
 
 

@@ -81,9 +81,9 @@ def test_a_request_can_be_answered_later_and_out_of_order(client: MockClient) ->
     client.respond(ANSWER, request=second)
     poll(client)
     assert (len(first_answers), len(second_answers)) == (0, 1)
-    client.respond(disconnected=True)
+    client.respond(was_disconnected=True)
     poll(client)
-    assert first_answers[0].disconnected
+    assert first_answers[0].was_disconnected
 
 
 def test_an_unexpected_request_fails_the_test(client: MockClient) -> None:
@@ -105,7 +105,7 @@ def test_disconnect_cancels_all_of_the_node(client: MockClient, clock: ManualClo
     _, kept = send(client, 1)
     client.disconnect(0, clock.now_ms())
     poll(client)
-    assert lost[0].disconnected
+    assert lost[0].was_disconnected
     assert kept == []
 
 
@@ -116,7 +116,7 @@ def test_requests_time_out(client: MockClient, clock: ManualClock) -> None:
     assert answers == []
     clock.advance(1)
     poll(client)
-    assert answers[0].timed_out
+    assert answers[0].has_timed_out
 
 
 def test_nodes_can_be_unreachable_slow_or_throttled(client: MockClient, clock: ManualClock) -> None:
@@ -155,7 +155,7 @@ def test_versions_are_negotiated(client: MockClient) -> None:
 def test_acks_0_is_answered_by_the_next_poll(client: MockClient) -> None:
     _, answers = send(client, expect_response=False)
     poll(client)
-    assert not answers[0].disconnected
+    assert not answers[0].was_disconnected
     assert answers[0].error is None
     assert answers[0].message is None
 
@@ -177,7 +177,7 @@ def test_metadata_is_updated_in_poll_when_it_is_asked_for(client: MockClient, cl
 
 def test_authentication_can_fail(client: MockClient, clock: ManualClock) -> None:
     client.fail_authentication(0, AuthenticationError("no"))
-    assert isinstance(client.login_refusal(0), AuthenticationError)
+    assert isinstance(client.login_rejection(0), AuthenticationError)
     assert not client.ready(0, clock.now_ms())
     assert client.metadata is not None
     with pytest.raises(AuthenticationError):

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 import pytest
 
 from spark_kafka_sink.network import network_client
-from spark_kafka_sink.network.connection import Connection
+from spark_kafka_sink.network.framing import Framing
 from spark_kafka_sink.network.selector import MAX_POLL_MS, ChannelState, Disconnect, Selector
 from spark_kafka_sink.network.transport import Address, Transport
 from spark_kafka_sink.protocol.api_keys import ApiKey
@@ -80,13 +80,13 @@ def selector(clock: ManualClock) -> Iterator[Selector]:
     selector.close()
 
 
-def connect(selector: Selector, server: Server, node_id: int = 1) -> tuple[Connection, socket.socket]:
-    connection = Connection("test")
-    selector.connect(node_id, server.address, connection)
+def connect(selector: Selector, server: Server, node_id: int = 1) -> tuple[Framing, socket.socket]:
+    framing = Framing("test")
+    selector.connect(node_id, server.address, framing)
     peer = server.accept()
     poll_until(selector, lambda: node_id in selector.connected)
-    assert selector.is_channel_ready(node_id)
-    return connection, peer
+    assert selector.is_established(node_id)
+    return framing, peer
 
 
 def answer(correlation_id: int, producer_id: int = 7) -> bytes:
@@ -110,8 +110,8 @@ def closed_port() -> int:
 
 
 def test_a_request_goes_out_and_its_answer_comes_back(selector: Selector, server: Server) -> None:
-    connection, peer = connect(selector, server)
-    frame = connection.send(INIT, 5)
+    framing, peer = connect(selector, server)
+    frame = framing.send(INIT, 5)
     assert selector.send(1, frame)
     assert receive(peer, sum(map(len, frame))) == b"".join(frame)
     peer.sendall(answer(0))
@@ -123,10 +123,10 @@ def test_a_request_goes_out_and_its_answer_comes_back(selector: Selector, server
 
 
 def test_many_answers_in_many_pieces_are_each_received_once(selector: Selector, server: Server) -> None:
-    connection, peer = connect(selector, server)
+    framing, peer = connect(selector, server)
     count = 200
     for _ in range(count):
-        connection.send(INIT, 5)
+        framing.send(INIT, 5)
     data = b"".join(answer(number, number) for number in range(count))
     received: list[int] = []
     generator = random.Random(1)
@@ -198,8 +198,8 @@ def test_sending_without_a_connection_is_a_mistake(selector: Selector) -> None:
 
 
 def test_what_happened_is_listed_until_the_next_poll(selector: Selector, server: Server) -> None:
-    connection, peer = connect(selector, server)
-    selector.send(1, connection.send(INIT, 5))
+    framing, peer = connect(selector, server)
+    selector.send(1, framing.send(INIT, 5))
     peer.sendall(answer(0))
     poll_until(selector, lambda: bool(selector.completed_receives))
     peer.close()
@@ -221,13 +221,13 @@ class EagerTransport(Transport):
 
 def test_a_connection_made_at_once_is_listed_by_the_next_poll_which_does_not_wait(server: Server, clock: ManualClock) -> None:
     selector = Selector(clock, connections_max_idle_ms=-1, open_transport=EagerTransport)
-    selector.connect(1, server.address, Connection("test"))
-    assert not selector.is_channel_ready(1)
+    selector.connect(1, server.address, Framing("test"))
+    assert not selector.is_established(1)
     selector.poll(60_000)
     assert selector.connected == [1]
     selector.poll(0)
     assert selector.connected == []
-    selector.connect(2, server.address, Connection("test"))
+    selector.connect(2, server.address, Framing("test"))
     selector.close(2)
     selector.poll(0)
     assert selector.connected == []
@@ -236,8 +236,8 @@ def test_a_connection_made_at_once_is_listed_by_the_next_poll_which_does_not_wai
 
 def test_several_connections_are_served_at_once(selector: Selector, server: Server) -> None:
     peers = {node_id: connect(selector, server, node_id) for node_id in range(5)}
-    for node_id, (connection, _) in peers.items():
-        assert selector.send(node_id, connection.send(INIT, 5))
+    for node_id, (framing, _) in peers.items():
+        assert selector.send(node_id, framing.send(INIT, 5))
     received: dict[int, object] = {}
     for node_id, (_, peer) in peers.items():
         peer.sendall(answer(0, node_id))
@@ -251,16 +251,16 @@ def test_several_connections_are_served_at_once(selector: Selector, server: Serv
 
 
 def test_a_refused_connection_is_reported_with_the_systems_words(selector: Selector) -> None:
-    selector.connect(1, Address(socket.AF_INET, ("127.0.0.1", closed_port())), Connection("test"))
+    selector.connect(1, Address(socket.AF_INET, ("127.0.0.1", closed_port())), Framing("test"))
     poll_until(selector, lambda: 1 in selector.disconnected)
     assert selector.disconnected[1].state is ChannelState.NOT_CONNECTED
     assert "Connection refused" in selector.disconnected[1].reason
-    assert not selector.is_channel_ready(1)
+    assert not selector.is_established(1)
 
 
 def test_an_address_that_cannot_be_used_raises_at_once(selector: Selector) -> None:
     with pytest.raises(OSError, match="Errno"):
-        selector.connect(1, Address(socket.AF_INET, ("255.255.255.255", 1)), Connection("test"))
+        selector.connect(1, Address(socket.AF_INET, ("255.255.255.255", 1)), Framing("test"))
     selector.poll(0)
     assert not selector.disconnected
 
@@ -268,21 +268,21 @@ def test_an_address_that_cannot_be_used_raises_at_once(selector: Selector) -> No
 def test_connecting_twice_is_a_mistake(selector: Selector, server: Server) -> None:
     connect(selector, server)
     with pytest.raises(RuntimeError, match="node 1 has a connection already"):
-        selector.connect(1, server.address, Connection("test"))
+        selector.connect(1, server.address, Framing("test"))
 
 
 def test_a_broker_that_closes_is_reported(selector: Selector, server: Server) -> None:
     _, peer = connect(selector, server)
     peer.close()
     poll_until(selector, lambda: 1 in selector.disconnected)
-    assert selector.disconnected[1] == Disconnect(ChannelState.READY, "the broker closed the connection")
-    selector.connect(1, server.address, Connection("test"))  # and can be connected again
+    assert selector.disconnected[1] == Disconnect(ChannelState.ESTABLISHED, "the broker closed the connection")
+    selector.connect(1, server.address, Framing("test"))  # and can be connected again
 
 
 def test_answers_that_came_before_the_end_are_delivered_with_it(selector: Selector, server: Server) -> None:
-    connection, peer = connect(selector, server)
+    framing, peer = connect(selector, server)
     for _ in range(3):
-        connection.send(INIT, 5)
+        framing.send(INIT, 5)
     peer.sendall(answer(0) + answer(1) + answer(2)[:9])
     peer.close()
     received = []
@@ -296,8 +296,8 @@ def test_answers_that_came_before_the_end_are_delivered_with_it(selector: Select
 
 
 def test_half_an_answer_before_the_end_is_none(selector: Selector, server: Server) -> None:
-    connection, peer = connect(selector, server)
-    connection.send(INIT, 5)
+    framing, peer = connect(selector, server)
+    framing.send(INIT, 5)
     peer.sendall(answer(0)[:-1])
     peer.close()
     received = []
@@ -307,7 +307,7 @@ def test_half_an_answer_before_the_end_is_none(selector: Selector, server: Serve
         if selector.disconnected:
             break
     assert received == []
-    assert selector.disconnected[1].state is ChannelState.READY
+    assert selector.disconnected[1].state is ChannelState.ESTABLISHED
 
 
 class BrokenPipeTransport(Transport):
@@ -323,13 +323,13 @@ def test_answers_that_came_before_a_write_failed_are_delivered(server: Server, c
         return opened[-1]
 
     selector = Selector(clock, connections_max_idle_ms=-1, open_transport=open_transport)
-    connection, peer = connect(selector, server)
-    connection.send(INIT, 5)
+    framing, peer = connect(selector, server)
+    framing.send(INIT, 5)
     peer.sendall(answer(0))
     assert select.select(opened, [], [], WAIT_SECONDS)[0]  # they are here before the write fails
     assert not selector.send(1, [b"x"])
     assert [response.correlation_id for _, response in selector.completed_receives] == [0]
-    assert selector.disconnected[1].state is ChannelState.READY
+    assert selector.disconnected[1].state is ChannelState.ESTABLISHED
     selector.close()
 
 
@@ -441,30 +441,30 @@ def test_idle_connections_are_closed_oldest_first_one_per_poll(selector: Selecto
     selector.poll(0)
     assert list(selector.disconnected) == [3]
     selector.poll(0)
-    assert selector.is_channel_ready(1)
+    assert selector.is_established(1)
 
 
 def test_reading_keeps_a_connection_alive(selector: Selector, server: Server, clock: ManualClock) -> None:
-    connection, peer = connect(selector, server)
-    connection.send(INIT, 5)
+    framing, peer = connect(selector, server)
+    framing.send(INIT, 5)
     clock.advance(MAX_IDLE_MS)
     peer.sendall(answer(0))
     poll_until(selector, lambda: bool(selector.completed_receives))
     clock.advance(MAX_IDLE_MS)
     selector.poll(0)
-    assert selector.is_channel_ready(1)
+    assert selector.is_established(1)
 
 
 def test_a_connection_that_waits_for_an_answer_is_not_idle(selector: Selector, server: Server, clock: ManualClock) -> None:
     """With connections.max.idle.ms below request.timeout.ms a slow answer was cut off, and the batch sent again, for ever."""
-    connection, peer = connect(selector, server, 1)
+    framing, peer = connect(selector, server, 1)
     connect(selector, server, 2)
-    assert selector.send(1, connection.send(INIT, 5))
+    assert selector.send(1, framing.send(INIT, 5))
     clock.advance(MAX_IDLE_MS + 1)
     selector.poll(0)
     assert list(selector.disconnected) == [2]
     selector.poll(0)  # one per poll: now it would be its turn
-    assert selector.is_channel_ready(1)
+    assert selector.is_established(1)
     peer.sendall(answer(0))
     poll_until(selector, lambda: bool(selector.completed_receives))
     clock.advance(MAX_IDLE_MS + 1)
@@ -477,7 +477,7 @@ def test_idle_connections_can_be_kept_for_ever(server: Server, clock: ManualCloc
     connect(selector, server)
     clock.advance(10**9)
     selector.poll(0)
-    assert selector.is_channel_ready(1)
+    assert selector.is_established(1)
     selector.close()
 
 

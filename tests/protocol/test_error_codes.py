@@ -15,17 +15,17 @@ from spark_kafka_sink.protocol.error_codes import ERROR_CODES, Errors, Persisted
 def test_every_code_of_kafka_has_a_row_with_its_name(theirs: TheirErrorCode) -> None:
     row = ERROR_CODES[int(theirs)]
     assert row.name.lower() == theirs.name
-    assert row.retriable == theirs.retriable
+    assert row.is_retriable == theirs.retriable
     assert row.doc.endswith(".")
 
 
 def test_a_refresh_implies_a_retry() -> None:
-    assert all(row.retriable for row in ERROR_CODES.values() if row.refresh_metadata)
+    assert all(row.is_retriable for row in ERROR_CODES.values() if row.must_refresh_metadata)
 
 
 def test_the_codes_that_ask_for_new_metadata() -> None:
     # Subclasses of InvalidMetadataException in the Java client.
-    assert {row.name for row in ERROR_CODES.values() if row.refresh_metadata} == {
+    assert {row.name for row in ERROR_CODES.values() if row.must_refresh_metadata} == {
         "UNKNOWN_TOPIC_OR_PARTITION",
         "LEADER_NOT_AVAILABLE",
         "NOT_LEADER_OR_FOLLOWER",
@@ -44,10 +44,10 @@ def test_the_codes_that_ask_for_new_metadata() -> None:
 
 def test_the_codes_that_ask_for_the_coordinator_anew() -> None:
     # Subclasses of RefreshRetriableException in the Java client that are no InvalidMetadataException.
-    find = {row.number for row in ERROR_CODES.values() if row.find_coordinator}
+    find = {row.number for row in ERROR_CODES.values() if row.must_find_coordinator}
     assert find == {Errors.COORDINATOR_NOT_AVAILABLE.number, Errors.NOT_COORDINATOR.number}
-    assert all(row.retriable and not row.refresh_metadata for row in ERROR_CODES.values() if row.find_coordinator)
-    assert Errors.COORDINATOR_LOAD_IN_PROGRESS.retriable
+    assert all(row.is_retriable and not row.must_refresh_metadata for row in ERROR_CODES.values() if row.must_find_coordinator)
+    assert Errors.COORDINATOR_LOAD_IN_PROGRESS.is_retriable
 
 
 @pytest.mark.parametrize(
@@ -78,9 +78,9 @@ def test_whether_a_batch_can_be_in_the_log(code: object, persisted: Persisted) -
 
 def test_an_unknown_code_keeps_its_number_and_is_not_retried() -> None:
     row = Errors.for_code(12345)
-    assert (row.number, row.retriable, row.persisted) == (12345, False, Persisted.MAYBE)
+    assert (row.number, row.is_retriable, row.persisted) == (12345, False, Persisted.MAYBE)
     assert row != Errors.UNKNOWN_SERVER_ERROR
-    error = row.error("orders-3")
+    error = row.exception("orders-3")
     assert isinstance(error, BrokerError)
     assert error.error_code == 12345
     assert str(error) == (
@@ -95,7 +95,7 @@ def test_all_codes_but_none_are_true() -> None:
 
 
 def test_an_error_quotes_the_broker() -> None:
-    error = Errors.INVALID_RECORD.error("orders-3 on node 2", "no key")
+    error = Errors.INVALID_RECORD.exception("orders-3 on node 2", "no key")
     assert str(error) == (
         '[KAFKA_INVALID_RECORD] orders-3 on node 2: A record failed the broker\'s validation. The broker says: "no key"'
     )
@@ -103,8 +103,8 @@ def test_an_error_quotes_the_broker() -> None:
 
 
 def test_refused_credentials_are_an_authentication_error() -> None:
-    assert isinstance(Errors.SASL_AUTHENTICATION_FAILED.error("node 1"), AuthenticationError)
-    assert not isinstance(Errors.TOPIC_AUTHORIZATION_FAILED.error("node 1"), AuthenticationError)
+    assert isinstance(Errors.SASL_AUTHENTICATION_FAILED.exception("node 1"), AuthenticationError)
+    assert not isinstance(Errors.TOPIC_AUTHORIZATION_FAILED.exception("node 1"), AuthenticationError)
 
 
 def test_a_missing_permission_is_an_authorization_error() -> None:
@@ -115,10 +115,10 @@ def test_a_missing_permission_is_an_authorization_error() -> None:
         Errors.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
         Errors.DELEGATION_TOKEN_AUTHORIZATION_FAILED,
     ):
-        error = row.error("node 1")
+        error = row.exception("node 1")
         assert isinstance(error, AuthorizationError)
-        assert (error.error_code, error.condition, row.retriable) == (row.number, f"KAFKA_{row.name}", False)
+        assert (error.error_code, error.condition, row.is_retriable) == (row.number, f"KAFKA_{row.name}", False)
         again = pickle.loads(pickle.dumps(error))
         assert (type(again), again.error_code, str(again)) == (AuthorizationError, row.number, str(error))
-    assert not isinstance(Errors.SASL_AUTHENTICATION_FAILED.error("node 1"), AuthorizationError)
-    assert not isinstance(Errors.MESSAGE_TOO_LARGE.error("node 1"), AuthorizationError)
+    assert not isinstance(Errors.SASL_AUTHENTICATION_FAILED.exception("node 1"), AuthorizationError)
+    assert not isinstance(Errors.MESSAGE_TOO_LARGE.exception("node 1"), AuthorizationError)

@@ -74,13 +74,13 @@ class Several(Message):
 
 
 @pytest.mark.parametrize(
-    ("version", "start", "least_bytes"),
+    ("version", "start", "min_bytes"),
     [(1, "00000064", 2 + 2 + 4), (4, "65", 2 + 1 + 1 + 1)],  # the last one: no tags
     ids=["plain", "flexible"],
 )
-def test_an_array_of_structures_is_refused_by_the_least_that_each_takes(version: int, start: str, least_bytes: int) -> None:
+def test_an_array_of_structures_is_refused_by_the_least_that_each_takes(version: int, start: str, min_bytes: int) -> None:
     """A count was compared with the bytes left as if an element took one byte: much was built before the bytes ran out."""
-    room = 100 * least_bytes
+    room = 100 * min_bytes
     with pytest.raises(ProtocolError, match=f"an array of 100 elements .* exceeds the {room - 1} bytes left"):
         Several.decode(version, bytes.fromhex(start) + bytes(room - 1))
 

@@ -53,7 +53,7 @@ class GssapiLogin:
         self._principal = entry.get("principal")
         self._store = _credential_store(entry)
         self._gssapi = gssapi
-        self.who = f"Kerberos principal '{self._principal}'" if self._principal else "the owner of the Kerberos tickets"
+        self.user_text = f"Kerberos principal '{self._principal}'" if self._principal else "the owner of the Kerberos tickets"
 
     def start(self, host: str) -> Exchange:
         context, token, is_established = yield login_work(partial(self._open_context, host))
@@ -145,8 +145,8 @@ def _check_readable(option: str, name: str) -> str:
         with open(path, "rb"):
             return path
     except OSError as error:
-        where = "" if os.path.isabs(path) else f" in the working directory {os.getcwd()}"
-        problem = f"{error.strerror or error}{where}"
+        directory_hint = "" if os.path.isabs(path) else f" in the working directory {os.getcwd()}"
+        problem = f"{error.strerror or error}{directory_hint}"
     raise ConfigError(f"sasl.jaas.config: {option}={path} cannot be read: {problem}")
 
 

@@ -24,7 +24,7 @@ class Login(Protocol):
         ...
 
     @property
-    def who(self) -> str:
+    def user_text(self) -> str:
         """The user or principal, for errors: "user 'alice'"."""
         ...
 
@@ -47,10 +47,10 @@ def _with_login_errors(work: Callable[[], Any]) -> Any:
         raise AuthenticationError(describe_error(error), condition="KAFKA_LOGIN_FAILED") from error
 
 
-def illegal_challenge(what: str) -> AuthenticationError:
+def illegal_challenge(problem: str) -> AuthenticationError:
     """The error for a broker that violates the mechanism: it may not be the broker that it claims to be."""
     return AuthenticationError(
-        f"the broker's part of the SASL exchange is wrong: {what}", condition="KAFKA_ILLEGAL_SASL_CHALLENGE"
+        f"the broker's part of the SASL exchange is wrong: {problem}", condition="KAFKA_ILLEGAL_SASL_CHALLENGE"
     )
 
 
@@ -62,7 +62,7 @@ class PlainLogin:
     def __init__(self, username: str, password: Secret) -> None:
         self._username = username
         self._password = password
-        self.who = f"user '{username}'"
+        self.user_text = f"user '{username}'"
 
     def start(self, host: str) -> Exchange:  # noqa: ARG002 - Login's signature
         yield SecretBytes(b"\0%b\0%b" % (self._username.encode(), self._password.reveal().encode()))

@@ -23,7 +23,7 @@ class OAuthBearerLogin:
         self._tokens = tokens
 
     @property
-    def who(self) -> str:
+    def user_text(self) -> str:
         name = self._tokens.principal_name
         return "the bearer of a token" if name is None else f"token principal '{printable(name)}'"
 

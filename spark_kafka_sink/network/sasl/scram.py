@@ -52,7 +52,7 @@ class ScramKeys:
         """The client's proof that it knows the password: ClientProof of RFC 5802, not encoded."""
         stored_key = SecretBytes(hashlib.new(self._hash, self._client_key).digest())
         signature = SecretBytes(hmac.digest(stored_key, auth_message, self._hash))
-        return SecretBytes(one ^ other for one, other in zip(self._client_key, signature, strict=True))
+        return SecretBytes(key_byte ^ other for key_byte, other in zip(self._client_key, signature, strict=True))
 
     def has_signed(self, auth_message: bytes, signature: bytes) -> bool:
         """Whether a server that knows the password too has made `signature`."""
@@ -69,7 +69,7 @@ class ScramLogin:
 
     def __init__(self, mechanism: str, username: str, password: Secret, *, token_auth: bool = False, nonce: str = "") -> None:
         self.mechanism = mechanism
-        self.who = f"delegation token '{username}'" if token_auth else f"user '{username}'"
+        self.user_text = f"delegation token '{username}'" if token_auth else f"user '{username}'"
         self._username = username
         self._password = password
         self._extensions = ",tokenauth=true" if token_auth else ""
@@ -84,13 +84,13 @@ class ScramLogin:
         without_proof = f"c=biws,r={server_first.nonce}"  # biws: "n,,", no channel binding
         auth_message = b",".join((client_first.encode(), challenge, without_proof.encode()))
         keys = ScramKeys(self.mechanism, self._password, server_first.salt, server_first.iterations)
-        server_final = yield SecretBytes(b"%b,p=%b" % (without_proof.encode(), _base64(keys.proof(auth_message))))
+        server_final = yield SecretBytes(b"%b,p=%b" % (without_proof.encode(), _encode_base64(keys.proof(auth_message))))
         check_server_final(server_final, auth_message, keys)
 
 
 def read_server_first(challenge: bytes, client_nonce: str) -> ServerFirst:
     """Check and read the broker's first message. Raises AuthenticationError if the client must not continue."""
-    match = _SERVER_FIRST.fullmatch(_text(challenge))
+    match = _SERVER_FIRST.fullmatch(_decode_challenge(challenge))
     if match is None:
         raise illegal_challenge("the first message of SCRAM cannot be read")
     if not match["nonce"].startswith(client_nonce) or match["nonce"] == client_nonce:
@@ -98,33 +98,33 @@ def read_server_first(challenge: bytes, client_nonce: str) -> ServerFirst:
     iterations = int(match["iterations"])
     if not MIN_ITERATIONS <= iterations <= MAX_ITERATIONS:
         raise illegal_challenge(f"it asks for {iterations} iterations; {MIN_ITERATIONS} to {MAX_ITERATIONS} are accepted")
-    return ServerFirst(match["nonce"], _bytes(match["salt"]), iterations)
+    return ServerFirst(match["nonce"], _decode_base64(match["salt"]), iterations)
 
 
 def check_server_final(challenge: bytes, auth_message: bytes, keys: ScramKeys) -> None:
     """Check the broker's last message. Raises AuthenticationError if it rejects the proof, or does not know the password."""
-    match = _SERVER_FINAL.fullmatch(_text(challenge))
+    match = _SERVER_FINAL.fullmatch(_decode_challenge(challenge))
     if match is None:
         raise illegal_challenge("the last message of SCRAM cannot be read")
     if match["error"] is not None:
         raise AuthenticationError(
             f"the broker rejected the proof: '{printable(match['error'])}'", condition="KAFKA_SASL_AUTHENTICATION_FAILED"
         )
-    if not keys.has_signed(auth_message, _bytes(match["signature"])):
+    if not keys.has_signed(auth_message, _decode_base64(match["signature"])):
         raise illegal_challenge("its signature is not that of a server that knows this user's password")
 
 
-def _text(challenge: bytes) -> str:
+def _decode_challenge(challenge: bytes) -> str:
     if len(challenge) > _MAX_CHALLENGE_BYTES:
         raise illegal_challenge(f"a message of SCRAM with {len(challenge)} bytes")
     return challenge.decode("utf-8", errors="replace")
 
 
-def _base64(value: bytes) -> SecretBytes:
+def _encode_base64(value: bytes) -> SecretBytes:
     return SecretBytes(binascii.b2a_base64(value, newline=False))
 
 
-def _bytes(text: str) -> bytes:
+def _decode_base64(text: str) -> bytes:
     try:
         return binascii.a2b_base64(text, strict_mode=True)
     except binascii.Error:

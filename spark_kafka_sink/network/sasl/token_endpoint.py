@@ -58,9 +58,9 @@ def client_credentials_post(config: ProducerConfig, entry: JaasEntry) -> Post:
     client_id = config.sasl_oauthbearer_client_credentials_client_id or entry.get("clientId") or ""
     secret = config.sasl_oauthbearer_client_credentials_client_secret or Secret(entry.get("clientSecret") or "")
     encode: Callable[[str], str] = quote_plus if config.sasl_oauthbearer_header_urlencode else str
-    pair = SecretBytes(f"{encode(client_id)}:{encode(secret.reveal())}".encode())
+    credentials = SecretBytes(f"{encode(client_id)}:{encode(secret.reveal())}".encode())
     form = {"grant_type": "client_credentials"} | _scope(config, entry)
-    return Post(SecretBytes(urlencode(form).encode()), Secret(f"Basic {base64.b64encode(pair).decode()}"))
+    return Post(SecretBytes(urlencode(form).encode()), Secret(f"Basic {base64.b64encode(credentials).decode()}"))
 
 
 def jwt_bearer_post(config: ProducerConfig, entry: JaasEntry, clock: Clock) -> Post:
@@ -245,14 +245,14 @@ class _Deadline:
         self.set(seconds)
 
     def set(self, seconds: float) -> None:
-        self._seconds = seconds
+        self._limit_s = seconds
         self._deadline_s = time.monotonic() + seconds
 
     def left_s(self) -> float:
         """The seconds that are left. Raises TimeoutError if there are none."""
         left_s = self._deadline_s - time.monotonic()
         if left_s <= 0:
-            raise TimeoutError(f"timed out: no complete answer within {self._seconds * 1000:.0f} ms")
+            raise TimeoutError(f"timed out: no complete answer within {self._limit_s * 1000:.0f} ms")
         return left_s
 
 

@@ -38,14 +38,14 @@ def unsecured_token(entry: JaasEntry, clock: Clock) -> OAuthBearerToken:
     claims = unsecured_claims(entry, clock.wall_ms() / 1000)
     if not claims.get(principal_claim):
         raise token_error(f"sasl.jaas.config sets no unsecuredLoginStringClaim_{principal_claim}, which names the user")
-    token = Secret(f"{_jwt_part({'alg': 'none'})}.{_jwt_part(claims)}.")
+    token = Secret(f"{_encode_jwt_part({'alg': 'none'})}.{_encode_jwt_part(claims)}.")
     return token_from_jwt(token, sub_claim=principal_claim, extensions=entry.with_prefix("unsecuredLoginExtension_"))
 
 
 def unsecured_claims(entry: JaasEntry, now_s: float) -> dict[str, object]:
     """The claims that the options set. Raises AuthenticationError if a number is malformed, or a claim must not be set."""
-    claims: dict[str, object] = {"iat": now_s, "exp": now_s + _number(entry.get("unsecuredLoginLifetimeSeconds") or "3600")}
-    converters: dict[str, Callable[[str], object]] = {"String": str, "Number": _number, "List": _split_list}
+    claims: dict[str, object] = {"iat": now_s, "exp": now_s + _parse_number(entry.get("unsecuredLoginLifetimeSeconds") or "3600")}
+    converters: dict[str, Callable[[str], object]] = {"String": str, "Number": _parse_number, "List": _split_list}
     for kind, convert in converters.items():
         for name, value in entry.with_prefix(f"unsecuredLogin{kind}Claim_").items():
             if name in ("iat", "exp"):
@@ -54,7 +54,7 @@ def unsecured_claims(entry: JaasEntry, now_s: float) -> dict[str, object]:
     return claims
 
 
-def _number(text: str) -> float:
+def _parse_number(text: str) -> float:
     with contextlib.suppress(ValueError):
         if math.isfinite(number := float(text)):  # JSON has neither nan nor inf
             return number
@@ -66,7 +66,7 @@ def _split_list(text: str) -> list[str]:
     return text[1:].split(text[0]) if len(text) > 1 else []
 
 
-def _jwt_part(claims: Mapping[str, object]) -> str:
+def _encode_jwt_part(claims: Mapping[str, object]) -> str:
     return base64.urlsafe_b64encode(json.dumps(claims).encode()).rstrip(b"=").decode()
 
 

@@ -76,7 +76,7 @@ def token_from_jwt(value: Secret, *, sub_claim: str = "sub", extensions: Mapping
 
 
 def _claims(value: Secret) -> dict[str, Any]:
-    """Empty for a token that is not a JWT."""
+    """The claims of a JWT, not verified; empty for a token that is not a JWT."""
     try:
         payload = Secret(value.reveal().split(".")[1])
         claims = json.loads(base64.urlsafe_b64decode(payload.reveal() + "=" * (-len(payload.reveal()) % 4)))
@@ -120,7 +120,7 @@ class RefreshWindow(NamedTuple):
         return max(min(proposed_ms, token.lifetime_ms - self.buffer_ms), now_ms + self.min_period_ms)
 
 
-_HANGS_AFTER_WAITS = 2  # after this many times `wait_ms`, a fetch counts as hanging and another may begin
+_HANG_FACTOR = 2  # times `wait_ms`: a fetch that runs for longer counts as hanging, and another may begin
 _MAX_FETCH_COUNT = 4  # fetches that run at the same time
 
 
@@ -155,7 +155,7 @@ class TokenCache:
 
     @property
     def principal_name(self) -> str | None:
-        """The name in the latest token; None before the first one, or if it has none. Never blocks."""
+        """The name in the latest token; None before the first token, or if the token names nobody. Never blocks."""
         token = self._token
         return None if token is None else token.principal_name
 
@@ -191,7 +191,7 @@ class TokenCache:
                 return None
             if _is_valid(self._token, wall_ms):
                 return self._token
-            if now_ms - self._fetch_start_ms >= _HANGS_AFTER_WAITS * self._wait_ms and self._fetch_count < _MAX_FETCH_COUNT:
+            if now_ms - self._fetch_start_ms >= _HANG_FACTOR * self._wait_ms and self._fetch_count < _MAX_FETCH_COUNT:
                 return None
             if now_ms >= deadline_ms:
                 raise RetriableTokenError(f"another connection has been fetching a token for more than {self._wait_ms} ms")

@@ -1,7 +1,7 @@
 """TLS over a non-blocking socket: a Transport that encrypts, and explains why a handshake failed.
 
 A TlsConnector opens the connections of one client; ssl_context.py makes their context. Only Selector sends and receives;
-it sees no difference to plain TCP: a TLS handshake is an unfinished connect.
+Selector sees no difference to plain TCP: a TLS handshake is an unfinished connect.
 Laws: nothing but the handshake, or a _PROBE, is sent before the broker's certificate is checked. A peer that was accepted stays
 accepted, since there is no renegotiation. A caller's buffers are released when they are written or the connection is closed.
 
@@ -33,9 +33,9 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-RECORD_BYTES = 16 * 1024  # the most that one TLS record carries
-PIECE_BYTES = 8 * RECORD_BYTES  # small buffers are joined up to this size for encryption: full records, little memory
-CONDITION = "KAFKA_SSL_AUTHENTICATION_FAILED"
+MAX_TLS_RECORD_BYTES = 16 * 1024  # that one record carries
+MAX_PIECE_BYTES = 8 * MAX_TLS_RECORD_BYTES  # of small buffers that are joined for encryption: full records, little memory
+TLS_CONDITION = "KAFKA_SSL_AUTHENTICATION_FAILED"
 
 # Sent unencrypted to find out whether a listener uses TLS: ApiVersions v0 without a client id, and the beginning of its answer.
 # It reveals only that a Kafka client sends it.
@@ -56,7 +56,7 @@ class TlsConnector:
 
     def __init__(self, config: ProducerConfig) -> None:
         self.config = config
-        self._used_stamps = _stamps(config)  # taken before the files are read: a change meanwhile leads to reading them again
+        self._used_stamps = _stamps(config)  # taken before the files are read, so that a change meanwhile is noticed
         self._unusable_stamps: tuple[object, ...] = ()  # the stamps of files that were logged as unreadable
         self.context = client_context(config)
         self.allowed_ciphers = allowed_ciphers(config)
@@ -80,7 +80,7 @@ class TlsConnector:
             logger.info("= certificate files have changed: new connections use them")
             self._used_stamps = stamps
 
-    def of_any_certificate(self) -> TlsConnector:
+    def accepting_any_certificate(self) -> TlsConnector:
         """A connector that accepts every certificate and shows none of its own, to look at a certificate that was not accepted.
 
         Nothing must be sent on its connections: close them after the handshake.
@@ -100,9 +100,9 @@ class TlsConnector:
             return f"the broker's certificate was not accepted: {problem}{self._verification_remedy(error, host)}"
         reason = _reason(error)
         remedy = next((text for part, text in _REMEDIES if part in reason), "")
-        is_certificate_missing = not self._has_certificate and any(part in reason for part in _MISSING_CERTIFICATE)
+        is_certificate_missing = not self._has_certificate and any(part in reason for part in _MISSING_CERTIFICATE_ALERTS)
         if is_first_answer and "ALERT_HANDSHAKE_FAILURE" in reason:
-            remedy = _NOTHING_IN_COMMON
+            remedy = _NOTHING_IN_COMMON_REMEDY
         elif is_certificate_missing:
             remedy = (
                 "; the broker probably demands a client certificate: set ssl.keystore.location, or ssl.keystore.key and"
@@ -111,12 +111,12 @@ class TlsConnector:
         return f"the TLS handshake failed: {reason.lower().replace('_', ' ')}{remedy}"
 
     def _verification_remedy(self, error: ssl.SSLCertVerificationError, host: str) -> str:
-        if error.verify_code in _WRONG_HOST:
+        if error.verify_code in _WRONG_HOST_CODES:
             return (
                 f"; connect to a name in the certificate instead of {printable(host)} (bootstrap.servers, or the brokers'"
                 " advertised.listeners). An empty ssl.endpoint.identification.algorithm disables this check"
             )
-        if error.verify_code in _UNKNOWN_ISSUER:
+        if error.verify_code in _UNKNOWN_ISSUER_CODES:
             return f"; its issuer is not in {self._trust_text}: add its certificate authority"
         return ""
 
@@ -138,8 +138,8 @@ class TlsTransport(Transport):
         self._is_established = False
         self._has_received = False  # anything beyond the handshake
         self._round_count = 0  # how often the client has waited for the broker in the handshake
-        self._unsent: memoryview | None = None  # bytes of the caller with which OpenSSL has begun: it must get them again
-        self._failure: OSError | AuthenticationError | None = None  # for the next call, as the bytes before it come first
+        self._unsent: memoryview | None = None  # bytes that OpenSSL has begun to write: it must get them again
+        self._failure: OSError | AuthenticationError | None = None  # for the next call to raise: the bytes before it come first
         self._probe = _Probe(self._socket) if address in connector.silent_addresses else None
         connector.silent_addresses.discard(address)
 
@@ -199,7 +199,7 @@ class TlsTransport(Transport):
         host = self._address.host or str(self._address)
         is_first_answer = isinstance(self._tls, ssl.SSLSocket) and self._tls.cipher() is None
         explanation = self._connector.explain(error, host, is_first_answer=is_first_answer)
-        return AuthenticationError(explanation, condition=CONDITION)
+        return AuthenticationError(explanation, condition=TLS_CONDITION)
 
     def _check_cipher(self, tls: ssl.SSLSocket) -> None:
         """Python cannot disable single suites of TLS 1.3: one that is not allowed is rejected after the broker has chosen it."""
@@ -208,7 +208,7 @@ class TlsTransport(Transport):
             raise AuthenticationError(
                 f"the broker chose the cipher suite {cipher[0]}, which ssl.cipher.suites does not name; add it, or allow"
                 " TLSv1.2 only (ssl.enabled.protocols), where every suite can be disabled",
-                condition=CONDITION,
+                condition=TLS_CONDITION,
             )
 
     # BYTES
@@ -216,7 +216,7 @@ class TlsTransport(Transport):
     def send(self, buffers: Sequence[Buffer]) -> int:
         assert self._tls is not None
         self._raise_failure()
-        piece = self._unsent or first_bytes(buffers, PIECE_BYTES)
+        piece = self._unsent or first_bytes(buffers, MAX_PIECE_BYTES)
         written_bytes = 0
         try:
             while piece:
@@ -237,7 +237,7 @@ class TlsTransport(Transport):
         self._raise_failure()
         filled_bytes = 0
         try:
-            while filled_bytes == 0 or len(buffer) - filled_bytes >= RECORD_BYTES:
+            while filled_bytes == 0 or len(buffer) - filled_bytes >= MAX_TLS_RECORD_BYTES:
                 byte_count = self._tls.recv_into(buffer[filled_bytes:])
                 if byte_count == 0:
                     return filled_bytes
@@ -286,7 +286,7 @@ class _Probe:
         self._answer = b""
 
     def advance(self) -> None:
-        """Raises AuthenticationError if the listener understood, OSError if it did not; otherwise call it again."""
+        """Take one step; call again until it raises: AuthenticationError if the listener understood, OSError if it did not."""
         if not self._is_sent:
             self._socket.send(_PROBE)
             self._is_sent = True
@@ -302,7 +302,7 @@ class _Probe:
             raise AuthenticationError(
                 "this listener does not speak TLS: it closes TLS connections, and answers an unencrypted request;"
                 " set security.protocol to PLAINTEXT or SASL_PLAINTEXT, or connect to the brokers' TLS port",
-                condition=CONDITION,
+                condition=TLS_CONDITION,
             )
         raise OSError("the broker closed the connection during the TLS handshake (without an answer)")
 
@@ -315,27 +315,27 @@ class _Probe:
 
 # OPENSSL'S WORDS
 
-_WRONG_HOST = (62, 64)  # X509_V_ERR_HOSTNAME_MISMATCH, X509_V_ERR_IP_ADDRESS_MISMATCH
-_UNKNOWN_ISSUER = (2, 18, 19, 20, 21)  # X509_V_ERR_: unable to get (local) issuer, self-signed, cannot verify the leaf
-_MISSING_CERTIFICATE = ("ALERT_CERTIFICATE_REQUIRED", "ALERT_BAD_CERTIFICATE", "ALERT_HANDSHAKE_FAILURE")
-_NOT_TLS = "; does this listener speak TLS? Its answer is not TLS"
-_REJECTED = "; the broker rejects this client's certificate (ssl.keystore.…)"
-_VERSIONS = "; no TLS version in common: see ssl.enabled.protocols and ssl.protocol"
-_NOTHING_IN_COMMON = (
+_WRONG_HOST_CODES = (62, 64)  # X509_V_ERR_HOSTNAME_MISMATCH, X509_V_ERR_IP_ADDRESS_MISMATCH
+_UNKNOWN_ISSUER_CODES = (2, 18, 19, 20, 21)  # X509_V_ERR_: unable to get (local) issuer, self-signed, cannot verify the leaf
+_MISSING_CERTIFICATE_ALERTS = ("ALERT_CERTIFICATE_REQUIRED", "ALERT_BAD_CERTIFICATE", "ALERT_HANDSHAKE_FAILURE")
+_NOT_TLS_REMEDY = "; does this listener speak TLS? Its answer is not TLS"
+_CERTIFICATE_REMEDY = "; the broker rejects this client's certificate (ssl.keystore.…)"
+_VERSIONS_REMEDY = "; no TLS version in common: see ssl.enabled.protocols and ssl.protocol"
+_NOTHING_IN_COMMON_REMEDY = (
     "; no TLS version or cipher suite in common: this client speaks TLS 1.2 and 1.3 (ssl.enabled.protocols, ssl.cipher.suites)"
 )
 _REMEDIES = (
-    ("ALERT_PROTOCOL_VERSION", _VERSIONS),
-    ("UNSUPPORTED_PROTOCOL", _VERSIONS),
+    ("ALERT_PROTOCOL_VERSION", _VERSIONS_REMEDY),
+    ("UNSUPPORTED_PROTOCOL", _VERSIONS_REMEDY),
     ("ALERT_HANDSHAKE_FAILURE", "; perhaps no cipher suite in common (ssl.cipher.suites)"),
-    ("WRONG_VERSION_NUMBER", _NOT_TLS),
-    ("RECORD_LAYER_FAILURE", _NOT_TLS),
-    ("PACKET_LENGTH_TOO_LONG", _NOT_TLS),
-    ("HTTP_REQUEST", _NOT_TLS),
-    ("ALERT_BAD_CERTIFICATE", _REJECTED),
-    ("ALERT_UNKNOWN_CA", _REJECTED + ": its issuer is not in the broker's truststore"),
-    ("ALERT_CERTIFICATE_EXPIRED", _REJECTED + ": it has expired"),
-    ("ALERT_CERTIFICATE", _REJECTED),
+    ("WRONG_VERSION_NUMBER", _NOT_TLS_REMEDY),
+    ("RECORD_LAYER_FAILURE", _NOT_TLS_REMEDY),
+    ("PACKET_LENGTH_TOO_LONG", _NOT_TLS_REMEDY),
+    ("HTTP_REQUEST", _NOT_TLS_REMEDY),
+    ("ALERT_BAD_CERTIFICATE", _CERTIFICATE_REMEDY),
+    ("ALERT_UNKNOWN_CA", _CERTIFICATE_REMEDY + ": its issuer is not in the broker's truststore"),
+    ("ALERT_CERTIFICATE_EXPIRED", _CERTIFICATE_REMEDY + ": it has expired"),
+    ("ALERT_CERTIFICATE", _CERTIFICATE_REMEDY),
 )
 
 

@@ -8,11 +8,11 @@ from typing import Any, NamedTuple
 
 
 class PeerCertificate(NamedTuple):
-    """A certificate that a broker has shown. Names are as in it, not escaped. Times are seconds since 1970; None: not known."""
+    """A certificate that a broker has shown. Names are not escaped. Times are seconds since 1970; None: not known."""
 
     subject: str
     issuer: str
-    hosts: tuple[str, ...]  # that it is valid for
+    hosts: tuple[str, ...]  # for which the certificate is valid
     not_before_s: float | None
     not_after_s: float | None
 
@@ -26,14 +26,14 @@ class TlsPeer(NamedTuple):
 
 
 def tls_peer(connection: ssl.SSLSocket) -> TlsPeer:
-    """Call it when the handshake has ended."""
+    """What the broker has shown. The handshake must have ended."""
     cipher = connection.cipher()
     chain = _chain(connection) or [connection.getpeercert() or {}]
     return TlsPeer(connection.version() or "", cipher[0] if cipher else "", tuple(certificate_of(each) for each in chain if each))
 
 
 def _chain(connection: ssl.SSLSocket) -> list[Mapping[str, Any]]:
-    """All certificates, as `getpeercert()` describes one. Python before 3.13 has no public method for that."""
+    """All certificates, each in the form of `getpeercert()`. Python before 3.13 has no public method for them."""
     ssl_object = getattr(connection, "_sslobj", None)
     context: ssl.SSLContext = connection.context
     name = "get_unverified_chain" if context.verify_mode == ssl.CERT_NONE else "get_verified_chain"
@@ -42,7 +42,7 @@ def _chain(connection: ssl.SSLSocket) -> list[Mapping[str, Any]]:
 
 
 def certificate_of(certificate_fields: Mapping[str, Any]) -> PeerCertificate:
-    """From what `ssl.SSLSocket.getpeercert()` returns."""
+    """Convert what `ssl.SSLSocket.getpeercert()` returns."""
     names = certificate_fields.get("subjectAltName", ())
     return PeerCertificate(
         subject=_common_name(certificate_fields.get("subject", ())),

@@ -65,7 +65,7 @@ def _set_versions(context: ssl.SSLContext, config: ProducerConfig) -> None:
 
 
 def _set_ciphers(context: ssl.SSLContext, config: ProducerConfig, versions: list[ssl.TLSVersion]) -> list[ssl.TLSVersion]:
-    """Of TLS 1.2, offer only the named suites; TlsTransport checks those of 1.3. Returns the versions that have a named suite."""
+    """Offer only the named suites of TLS 1.2; TlsTransport checks those of 1.3. Returns the versions that have a named suite."""
     suite_names = allowed_ciphers(config)
     older_suites = ":".join(name for name in suite_names if not name.startswith("TLS_"))
     has_older_suite = bool(older_suites)
@@ -216,7 +216,7 @@ def _load_problem(error: ssl.SSLError, has_password: bool) -> str:
     reason = error.reason or str(error)
     if "KEY_VALUES_MISMATCH" in reason or "KEY_TYPE_MISMATCH" in reason:
         return "the private key does not belong to the first certificate of the chain"
-    if has_password:  # OpenSSL's error for a wrong one depends on the kind of encryption
+    if has_password:  # OpenSSL's error for a wrong password depends on the kind of encryption
         return f"the private key cannot be decrypted, ssl.key.password may be wrong; or it is malformed ({_error_text(error)})"
     return f"key or certificates are malformed, or too weak for OpenSSL: {_error_text(error)}"
 

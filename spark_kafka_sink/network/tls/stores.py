@@ -82,8 +82,8 @@ def _read(option: str, location: str) -> Secret:
         with Path(location).open("rb") as file:
             content = Secret(file.read(MAX_STORE_BYTES + 1).decode("latin-1"))
     except FileNotFoundError as error:
-        where = "" if os.path.isabs(location) else f" in the working directory {os.getcwd()}"
-        raise ConfigError(f"{option}: there is no such file{where}") from error
+        directory_hint = "" if os.path.isabs(location) else f" in the working directory {os.getcwd()}"
+        raise ConfigError(f"{option}: there is no such file{directory_hint}") from error
     except OSError as error:
         raise ConfigError(f"{option} cannot be read: {error.strerror or error}") from error
     if len(content.reveal()) > MAX_STORE_BYTES:
@@ -139,7 +139,7 @@ def _blocks(pem: Secret) -> list[tuple[str, str]]:
 
 
 def _pem_block(label: str, body: str) -> str:
-    """As OpenSSL wants it: lines of 64 characters; the headers of old encrypted keys stay."""
+    """A block in the form that OpenSSL reads: lines of 64 characters; the headers of old encrypted keys stay."""
     headers = [line.strip() for line in body.splitlines() if ":" in line]
     base64 = "".join("".join(line.split()) for line in body.splitlines() if ":" not in line)
     lines = [base64[start : start + 64] for start in range(0, len(base64), 64)]
@@ -200,10 +200,10 @@ def _conversion_of_pkcs12(prefix: str, location: str) -> str:
 
 
 def _chain(own_certificate: x509.Certificate, other_certificates: list[x509.Certificate]) -> list[x509.Certificate]:
-    """A certificate, its issuer, the issuer's issuer, …, as far as `others` has them."""
-    by_subject = {certificate.subject: certificate for certificate in other_certificates}
+    """A certificate, its issuer, the issuer's issuer, …, as far as `other_certificates` has them."""
+    certificates_by_subject = {certificate.subject: certificate for certificate in other_certificates}
     chain = [own_certificate]
-    while (issuer := by_subject.pop(chain[-1].issuer, None)) is not None:
+    while (issuer := certificates_by_subject.pop(chain[-1].issuer, None)) is not None:
         chain.append(issuer)
     return chain
 

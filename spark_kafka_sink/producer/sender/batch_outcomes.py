@@ -135,7 +135,7 @@ class BatchOutcomes:
             raise
         finally:
             self._mute(batch, is_muted=False)
-        if error.refresh_metadata:
+        if error.must_refresh_metadata:
             self._metadata.request_update(f"{batch.topic_partition}: {error}")
 
     def _facts(self, batch: ProducerBatch, answer: PartitionProduceResponse, now_ms: int) -> BatchFacts:
@@ -203,9 +203,9 @@ class BatchOutcomes:
         batch_text = f"{batch.topic_partition} ({batch.record_count} records, {batch.size_bytes} bytes)"
         if error == Errors.CLUSTER_AUTHORIZATION_FAILED:
             return idempotent_write_denied_error(batch_text)
-        if error.retriable:
+        if error.is_retriable:
             batch_text += f", attempt {batch.attempts + 1}, retries={self._config.retries} or delivery.timeout.ms exhausted"
-        exception = error.error(batch_text, answer.error_message)
+        exception = error.exception(batch_text, answer.error_message)
         exception.message += to_grant(error, topic=batch.topic_partition.topic)
         if error == Errors.MESSAGE_TOO_LARGE:
             exception.message += (

@@ -148,12 +148,12 @@ def _answer(batch: ProducerBatch, error: ErrorCode, text: str | None) -> Partiti
 def _error_without_message(response: ClientResponse) -> tuple[ErrorCode, str | None]:
     """What a missing answer means: success with acks=0, else a lost connection or a request that could not be sent."""
     node = response.request.node_id
-    if response.error is not None and not response.disconnected:
+    if response.error is not None and not response.was_disconnected:
         return Errors.UNSUPPORTED_VERSION, response.error.message
-    if response.timed_out:
+    if response.has_timed_out:
         limit_ms = response.request.request_timeout_ms
         text = f"disconnected from node {node}, which did not answer within request.timeout.ms={limit_ms}"
         return Errors.REQUEST_TIMED_OUT, text
-    if response.disconnected:
+    if response.was_disconnected:
         return Errors.NETWORK_EXCEPTION, f"disconnected from node {node} before it answered"
     return Errors.NONE, None

@@ -1,6 +1,6 @@
 """What to do with a batch after an answer: a pure function of the error and of facts about the batch.
 
-Some errors have a rule or a fixed step. The others follow their `retriable` flag in protocol/error_codes.py. BatchOutcomes takes
+Some errors have a rule or a fixed step. The others follow their `is_retriable` flag in protocol/error_codes.py. BatchOutcomes takes
 the step. Sources: Kafka's Sender.completeBatch and TransactionManager.canRetry; KIP-360 for the epoch bumps.
 """
 
@@ -37,7 +37,7 @@ class BatchFacts(NamedTuple):
 
 def next_step(error: ErrorCode, facts: BatchFacts) -> NextStep:
     """What to do with a batch that was answered with `error`."""
-    default_step = NextStep.RETRY if error.retriable else NextStep.FAIL
+    default_step = NextStep.RETRY if error.is_retriable else NextStep.FAIL
     rule = _RULES.get(error)
     step = _STEPS.get(error, default_step) if rule is None else rule(facts)
     if step in (NextStep.RETRY, NextStep.RETRY_IN_NEW_EPOCH) and not facts.may_retry:

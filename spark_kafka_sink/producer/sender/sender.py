@@ -263,10 +263,10 @@ class Sender:
         go on: they may be written, and a retried Spark task would write them twice. Rows sent later cause a new login.
         """
         login_errors: dict[int | None, AuthenticationError | None] = {
-            node: self._client.login_refusal(node) for node in result.ready_nodes
+            node: self._client.login_rejection(node) for node in result.ready_nodes
         }
         if result.unknown_leader_topics:
-            login_errors[None] = self._client.refusal_by_all()
+            login_errors[None] = self._client.rejection_by_all()
         for leader, error in login_errors.items():
             if error is not None:
                 for batch in self._accumulator.take_waiting_for(leader, cluster, error):

@@ -86,7 +86,7 @@ TXN_ERROR_RULES: Mapping[ApiKey, Mapping[ErrorCode, ErrorEffect]] = {
 
 def effect_of(api: ApiKey, error: ErrorCode) -> ErrorEffect:
     default_effect = ErrorEffect.ABORTABLE if api is ApiKey.ADD_PARTITIONS_TO_TXN else ErrorEffect.FATAL
-    return TXN_ERROR_RULES[api].get(error) or (ErrorEffect.RETRY if error.retriable else default_effect)
+    return TXN_ERROR_RULES[api].get(error) or (ErrorEffect.RETRY if error.is_retriable else default_effect)
 
 
 # THE ERRORS THAT CALLERS GET, made from the error of a request or a row; `where`: what was rejected, for the text
@@ -129,7 +129,7 @@ def aborted_error(cause: KafkaError | None) -> TransactionAbortedError:
 
 
 def idempotent_write_denied_error(where: str) -> KafkaError:
-    return Errors.CLUSTER_AUTHORIZATION_FAILED.error(
+    return Errors.CLUSTER_AUTHORIZATION_FAILED.exception(
         f"{where}: idempotent writes are not allowed for this user; grant IDEMPOTENT_WRITE on the cluster"
         " (brokers from 2.8 on also accept WRITE on any topic), or set enable.idempotence=false"
     )

@@ -67,7 +67,7 @@ class AnswerProblem(NamedTuple):
     to_grant: str = ""  # see protocol/permissions.py
 
     def exception(self) -> KafkaError:
-        exception = self.error.error(self.where, self.broker_message)
+        exception = self.error.exception(self.where, self.broker_message)
         exception.message += self.to_grant
         return exception
 

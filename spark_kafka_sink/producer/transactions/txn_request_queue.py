@@ -182,7 +182,7 @@ class TxnRequestQueue:
         if request is not self._in_flight:
             return  # it was dropped meanwhile
         self._in_flight, request.version = None, response.version
-        if response.disconnected:
+        if response.was_disconnected:
             logger.debug("! node %d: %r was lost with the connection", request.node_id, request)
             self._trouble = f"the connection to node {request.node_id} was lost"
             self._forget_coordinator_of(request)

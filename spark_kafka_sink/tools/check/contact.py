@@ -1,7 +1,7 @@
 """One connection to a server, made step by step on a thread of its own, and what each step has found out.
 
 NetworkClient hides these steps: it retries, and reports its last problem. Here each address is tried once (twice if it closes
-the TLS handshake), with the same parts: Selector, TlsConnector, Connection, handshake. `make_contacts` makes many side by side.
+the TLS handshake), with the same parts: Selector, TlsConnector, Framing, handshake. `make_contacts` makes many side by side.
 Laws: only its own thread writes a Contact. make_contacts returns copies, so what a late thread finds out changes nothing.
 A broker whose certificate is not accepted gets nothing but handshakes.
 """
@@ -20,8 +20,8 @@ from spark_kafka_sink.config.producer_config import ProducerConfig
 from spark_kafka_sink.errors import KafkaError, NetworkError, printable_list
 from spark_kafka_sink.network.background import BackgroundWork, outcome_of, outcomes_within
 from spark_kafka_sink.network.cluster import address_text
-from spark_kafka_sink.network.connection import Connection
 from spark_kafka_sink.network.dns import Resolver, look_up, resolve
+from spark_kafka_sink.network.framing import Framing
 from spark_kafka_sink.network.handshake import HandshakeRequest, NodeApiVersions, Session, handshake, missing_login_error
 from spark_kafka_sink.network.network_client import transport_factory
 from spark_kafka_sink.network.sasl.login import Login
@@ -129,7 +129,7 @@ class _ContactRun:
         self._clock = clock
         self._deadline_ms = deadline_ms
         self._start_ms = clock.now_ms()
-        self._connection = Connection(config.client_id)
+        self._framing = Framing(config.client_id)
         self._transport: Transport | None = None  # the newest one
 
     def run(self, resolve_host: Resolver) -> None:
@@ -195,14 +195,14 @@ class _ContactRun:
     def _try_to_connect(self, selector: Selector, address: Address, deadline_ms: int) -> Disconnect | None:
         selector.disconnected.pop(NODE, None)  # of the attempt before
         try:
-            selector.connect(NODE, address, self._connection)
+            selector.connect(NODE, address, self._framing)
         except OSError as error:
             return Disconnect(ChannelState.NOT_CONNECTED, str(error))
-        while not selector.is_channel_ready(NODE) and NODE not in selector.disconnected:
+        while not selector.is_established(NODE) and NODE not in selector.disconnected:
             left_ms = deadline_ms - self._clock.now_ms()
             if left_ms <= 0:
                 selector.close(NODE)
-                return Disconnect(ChannelState.NOT_CONNECTED, "no answer in time", timed_out=True)
+                return Disconnect(ChannelState.NOT_CONNECTED, "no answer in time", has_timed_out=True)
             selector.poll(left_ms)
             self._note_tls()
         return selector.disconnected.get(NODE)
@@ -218,14 +218,14 @@ class _ContactRun:
     def _look_at_certificate(self, address: Address) -> TlsPeer | None:
         """Get the certificate that was not accepted, in another handshake. Sends nothing else. None if it cannot be seen."""
         deadline_ms = min(self._deadline_ms, self._clock.now_ms() + CERTIFICATE_LIMIT_MS)
-        with closing(self._new_selector(TlsConnector(self._config).of_any_certificate())) as selector:
+        with closing(self._new_selector(TlsConnector(self._config).accepting_any_certificate())) as selector:
             disconnect = self._try_to_connect(selector, address, deadline_ms)
         return None if disconnect is not None else self._contact.peer
 
     # REQUESTS
 
     def _shake_hands(self, selector: Selector) -> Session:
-        steps = handshake(self._login, self._contact.host, asks_mechanisms=self._login is None)
+        steps = handshake(self._login, self._contact.host, must_ask_mechanisms=self._login is None)
         step = next(steps)
         try:
             while True:
@@ -242,7 +242,7 @@ class _ContactRun:
     def _note_login(self, step: HandshakeRequest) -> None:
         """Pass on to VERSION when the login has succeeded: the handshake then asks for versions again, not in version 0."""
         if self._contact.stage is Stage.LOGIN and step.message.API_KEY is ApiKey.API_VERSIONS and step.version > 0:
-            self._contact.user = "" if self._login is None else self._login.who
+            self._contact.user = "" if self._login is None else self._login.user_text
             self._pass_to(Stage.VERSION)
 
     def _ask_for_brokers(self, selector: Selector, session: Session) -> MetadataResponse:
@@ -254,7 +254,7 @@ class _ContactRun:
     def _ask(self, selector: Selector, message: Request[Any], version: int) -> Any:
         if NODE in selector.disconnected:
             raise self._error_of_lost_connection(selector.disconnected[NODE], message)
-        selector.send(NODE, self._connection.send(message, version))
+        selector.send(NODE, self._framing.send(message, version))
         while not selector.completed_receives:
             if NODE in selector.disconnected:
                 raise self._error_of_lost_connection(selector.disconnected[NODE], message)
@@ -269,8 +269,8 @@ class _ContactRun:
             return disconnect.error
         if self._contact.mechanisms:
             return missing_login_error(self._contact.mechanisms)
-        if self._connection.error is not None:
-            return self._connection.error
+        if self._framing.error is not None:
+            return self._framing.error
         protocol = self._config.security_protocol
         return NetworkError(
             f"{disconnect.reason} instead of an answer to {_name(message)};"

@@ -186,7 +186,7 @@ def test_refused_credentials_reach_whoever_waits_with_node_and_user(mechanism: s
     assert CANARY not in str(error) + caplog.text
     failed = net.selector.closed[-1]
     assert len(net.selector.closed) == 2  # one attempt with each
-    assert str(net.client.login_refusal(failed)) == str(error)
+    assert str(net.client.login_rejection(failed)) == str(error)
     assert net.client.connection_failed(failed)
 
 
@@ -331,10 +331,10 @@ def test_a_refused_renewal_closes_the_connection_and_reaches_whoever_waits() -> 
     net.poll(4)
     assert net.selector.closed == [0]
     assert "broker0:9010: SASL SCRAM-SHA-256 for user 'alice'" in (net.metadata.last_connection_error() or "")
-    assert net.client.login_refusal(0) is None
+    assert net.client.login_rejection(0) is None
     assert re.search(r"node 1 .*user 'alice'", str(net.fail_to_log_in()))  # the last one to refuse us
     assert net.selector.closed == [0, 1]
-    assert re.search(r"node 0 .*user 'alice'", str(net.client.login_refusal(0)))
+    assert re.search(r"node 0 .*user 'alice'", str(net.client.login_rejection(0)))
 
 
 def test_a_connection_lost_while_logging_in_again_is_made_anew() -> None:
@@ -390,7 +390,7 @@ def test_a_token_that_does_not_come_in_time_closes_the_connection() -> None:
     assert 1 in net.selector.closed
     assert net.worker.waiting == {}
     assert "the token source or the Kerberos server does not answer" in (net.metadata.last_connection_error() or "")
-    assert net.client.login_refusal(1) is None  # it may come the next time
+    assert net.client.login_rejection(1) is None  # it may come the next time
     net.worker.holds_logins = False
     net.clock.advance(1000)
     net.connect(1)

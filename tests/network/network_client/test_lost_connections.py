@@ -21,7 +21,7 @@ def test_a_lost_connection_cancels_everything_in_flight_in_order(net: Net) -> No
     net.selector.lose(0)
     responses = net.poll()
     assert [response.request.request_timeout_ms for response in responses] == [1000, 1001]
-    assert all(response.disconnected and not response.timed_out and response.message is None for response in responses)
+    assert all(response.was_disconnected and not response.has_timed_out and response.message is None for response in responses)
     assert net.client.connection_failed(0)
     assert not net.ready(0)
 
@@ -34,7 +34,7 @@ def test_an_answer_that_arrives_with_the_end_of_the_connection_counts(net: Net) 
     net.selector.respond(first, INIT_RESPONSE)
     net.selector.lose(0)
     responses = net.poll()
-    assert [response.disconnected for response in responses] == [False, True]
+    assert [response.was_disconnected for response in responses] == [False, True]
 
 
 def test_an_answer_to_a_request_that_is_still_being_written_ends_the_connection(net: Net) -> None:
@@ -46,7 +46,7 @@ def test_an_answer_to_a_request_that_is_still_being_written_ends_the_connection(
     sent = net.send(0)
     net.selector.respond(sent, INIT_RESPONSE)
     (response,) = net.poll()
-    assert response.disconnected
+    assert response.was_disconnected
     assert net.selector.closed == [0]
     assert net.client.connection_failed(0)
     net.selector.holds_sends = False
@@ -81,7 +81,7 @@ def test_a_response_larger_than_its_api_allows_ends_the_connection_with_an_error
     net.selector.deliver(0, (100_000).to_bytes(4, "big"))
     net.poll()
     (response,) = net.responses
-    assert response.disconnected
+    assert response.was_disconnected
     assert isinstance(response.error, ResponseTooLargeError)
     message = "of 100,000 bytes to INIT_PRODUCER_ID, and this client takes at most 65,536"
     assert response.error.message.startswith("node 0 (")
@@ -97,7 +97,7 @@ def test_on_a_connection_only_the_request_with_too_large_a_response_has_its_erro
     net.selector.respond(net.selector.sent_of(ApiKey.INIT_PRODUCER_ID)[0], INIT_RESPONSE)
     net.selector.deliver(0, (100_000).to_bytes(4, "big"))
     net.poll()
-    assert [response.disconnected for response in net.responses] == [False, True, True]
+    assert [response.was_disconnected for response in net.responses] == [False, True, True]
     assert [response.error is None for response in net.responses] == [True, False, True]
 
 
@@ -114,7 +114,7 @@ def test_bytes_that_are_no_response_end_the_connection(net: Net) -> None:
     net.send()
     net.selector.deliver(0, b"\x7f\xff\xff\xff")
     (response,) = net.poll()
-    assert response.disconnected
+    assert response.was_disconnected
     assert "2,147,483,647 bytes" in (net.metadata.last_connection_error() or "")
 
 
@@ -164,7 +164,7 @@ def test_a_request_that_takes_too_long_ends_the_connection_and_all_in_flight(net
     assert net.poll() == []
     net.clock.advance(200)
     responses = net.poll()
-    assert [(response.disconnected, response.timed_out) for response in responses] == [(True, True)] * 2
+    assert [(response.was_disconnected, response.has_timed_out) for response in responses] == [(True, True)] * 2
     assert net.selector.closed[-1] == 0
     assert "request.timeout.ms" in (net.metadata.last_connection_error() or "")
 
@@ -217,7 +217,7 @@ def test_a_poll_ends_when_a_request_times_out_whatever_ended_the_poll_before(net
     net.clock.advance(net.config.request_timeout_ms - 1000)  # a wake-up
     net.poll(2, timeout_ms=NEVER_MS)
     (response,) = net.responses
-    assert response.timed_out
+    assert response.has_timed_out
     assert net.clock.now_ms() - sent_ms == net.config.request_timeout_ms + 1
 
 
@@ -235,5 +235,5 @@ def test_the_oldest_of_several_requests_in_flight_decides_when_the_connection_en
     net.send(request_timeout_ms=1000)
     net.poll(timeout_ms=0)
     net.clock.advance(501)
-    assert [response.timed_out for response in net.poll(timeout_ms=0)] == [True, True]
+    assert [response.has_timed_out for response in net.poll(timeout_ms=0)] == [True, True]
     assert net.client.connection_failed(0)

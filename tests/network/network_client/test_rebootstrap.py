@@ -64,7 +64,7 @@ def test_metadata_that_fails_for_too_long_makes_the_client_start_again() -> None
         if net.metadata.cluster().is_bootstrap:
             break
     assert net.metadata.cluster().is_bootstrap
-    assert [response.disconnected for response in net.responses] == [True]
+    assert [response.was_disconnected for response in net.responses] == [True]
     net.cluster = metadata()
     net.connect(0)
 

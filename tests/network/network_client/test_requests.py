@@ -18,7 +18,7 @@ from spark_kafka_sink.errors import (
 )
 from spark_kafka_sink.network import connection_setup, dns, network_client
 from spark_kafka_sink.network.cluster import Node
-from spark_kafka_sink.network.connection import Response
+from spark_kafka_sink.network.framing import Response
 from spark_kafka_sink.network.handshake import Handshake, HandshakeRequest
 from spark_kafka_sink.network.kafka_client import ClientResponse, InFlightRequest
 from spark_kafka_sink.network.selector import ChannelState
@@ -44,7 +44,7 @@ def test_a_request_is_answered(net: Net) -> None:
     net.selector.respond(sent, INIT_RESPONSE)
     (response,) = net.poll()
     assert response.message == INIT_RESPONSE
-    assert not response.disconnected
+    assert not response.was_disconnected
     assert response.version == 5
     assert response.received_ms == net.clock.now_ms()
     assert net.responses == [response]
@@ -169,7 +169,7 @@ def test_a_request_without_a_response_is_complete_when_it_is_written(net: Net) -
     net.selector.holds_sends = False
     (response,) = net.poll()
     assert response.message is None
-    assert not response.disconnected
+    assert not response.was_disconnected
     assert net.client.in_flight_request_count() == 0
 
 
@@ -184,7 +184,7 @@ def test_requests_without_responses_keep_no_other_from_being_answered_or_timed_o
         net.send(message=ProduceRequest(acks=0, timeout_ms=1, topic_data=()), expect_response=False)
         found += net.poll()
         net.clock.advance(100)
-    assert [each.disconnected for each in found if each.request.node_id == 1] == [False, True]
+    assert [each.was_disconnected for each in found if each.request.node_id == 1] == [False, True]
     assert len(found) == 22
 
 
@@ -261,7 +261,7 @@ def test_what_a_poll_that_failed_has_not_handled_is_handled_by_the_next(
         net.poll()
     assert net.responses == []
     net.poll()
-    assert [(response.request.node_id, response.disconnected) for response in net.responses] == [
+    assert [(response.request.node_id, response.was_disconnected) for response in net.responses] == [
         (answered.node_id, False),
         (lost.node_id, True),
     ]
@@ -314,7 +314,7 @@ def test_an_answer_that_is_lost_in_an_error_is_not_replaced_by_the_next(
     assert net.responses == []
     net.selector.respond(sent[1], INIT_RESPONSE)
     net.poll()
-    assert [(response.correlation_id, response.disconnected) for response in net.responses] == [
+    assert [(response.correlation_id, response.was_disconnected) for response in net.responses] == [
         (request.header.correlation_id, True) for request in sent
     ]
     assert net.client.in_flight_request_count() == 0
@@ -346,7 +346,7 @@ def test_an_answer_that_is_lost_in_an_interrupt_is_not_replaced_by_the_next(net:
         net.poll()
     net.selector.respond(second, INIT_RESPONSE)
     net.poll()
-    assert [response.disconnected for response in net.responses] == [True, True]
+    assert [response.was_disconnected for response in net.responses] == [True, True]
 
 
 def test_requests_of_a_lost_connection_are_called_back_after_an_error_too(net: Net, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -360,7 +360,7 @@ def test_requests_of_a_lost_connection_are_called_back_after_an_error_too(net: N
         net.poll()
     net.clock.advance(1_001)  # the time-out of the requests
     net.poll()
-    assert [response.disconnected for response in net.responses] == [True, True]
+    assert [response.was_disconnected for response in net.responses] == [True, True]
     net.connect(0)
 
 
@@ -442,7 +442,7 @@ def test_no_version_in_common_is_called_back_without_sending(net: Net) -> None:
     assert net.selector.sent_of(ApiKey.INIT_PRODUCER_ID) == []
     (response,) = net.poll()
     assert isinstance(response.error, UnsupportedVersionError)
-    assert not response.disconnected
+    assert not response.was_disconnected
     assert net.responses == [response]
     assert net.ready(0)
 
@@ -522,7 +522,7 @@ def test_time_throttled_does_not_count_for_request_time_outs(net: Net) -> None:
     net.clock.advance(1400)
     assert net.poll(timeout_ms=0) == []
     net.clock.advance(200)
-    assert net.poll(timeout_ms=0)[0].timed_out
+    assert net.poll(timeout_ms=0)[0].has_timed_out
 
 
 # METADATA

@@ -83,7 +83,7 @@ def test_a_resolver_that_is_silent_stalls_no_other_broker(net: Net) -> None:
         net.poll(timeout_ms=50)
         assert not net.ready(1)
     assert len(net.responses) == 100
-    assert not any(response.disconnected for response in net.responses)
+    assert not any(response.was_disconnected for response in net.responses)
     assert [node_id for node_id, _ in net.selector.attempts if node_id == 1] == []
     assert not net.client.connection_failed(1)
     assert net.client.least_loaded_node(net.clock.now_ms()) == 0

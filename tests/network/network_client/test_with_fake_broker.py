@@ -120,7 +120,7 @@ def test_acks_0_is_complete_without_an_answer() -> None:
     with FakeBroker(topics={"t": 1}) as broker, client_of(broker) as client:
         client.know("t")
         response = client.produce("t", [b"a"], acks=0)
-        assert not response.disconnected
+        assert not response.was_disconnected
         assert response.message is None
         broker.wait_until(lambda: broker.values("t") == [b"a"])
 
@@ -129,10 +129,10 @@ def test_a_dropped_connection_is_reported_and_made_again() -> None:
     with FakeBroker(topics={"t": 1}) as broker, client_of(broker) as client:
         client.know("t")
         broker.drop_next(ApiKey.PRODUCE)
-        assert client.produce("t", [b"a"]).disconnected
+        assert client.produce("t", [b"a"]).was_disconnected
         broker.drop_next(ApiKey.PRODUCE, after_append=True)
-        assert client.produce("t", [b"b"]).disconnected
-        assert not client.produce("t", [b"c"]).disconnected
+        assert client.produce("t", [b"b"]).was_disconnected
+        assert not client.produce("t", [b"c"]).was_disconnected
         assert broker.values("t") == [b"b", b"c"]
 
 
@@ -145,7 +145,7 @@ def test_a_broker_that_stops_and_comes_back_is_found_again(caplog: pytest.LogCap
         broker.start_node(0)
         client.connect(0)
         assert client.metadata.last_connection_error() is None
-        assert not client.produce("t", [b"a"]).disconnected
+        assert not client.produce("t", [b"a"]).was_disconnected
 
 
 def test_a_moved_leader_is_found_through_metadata() -> None:
@@ -157,7 +157,7 @@ def test_a_moved_leader_is_found_through_metadata() -> None:
         assert topic.partition_responses[0].current_leader.leader_id == 1
         client.metadata.request_update("the test asks")
         client.poll_until(lambda: client.metadata.cluster().leader_for(TopicPartition("t", 0)) == 1)
-        assert not client.produce("t", [b"a"]).disconnected
+        assert not client.produce("t", [b"a"]).was_disconnected
 
 
 def test_several_requests_are_in_flight_and_answered_in_order() -> None:
@@ -183,7 +183,7 @@ def test_a_broker_that_does_not_answer_is_given_up() -> None:
         request = ClientRequest(0, INIT, client.clock.now_ms(), True, 200, client.responses.append)
         client.network.send(request, client.clock.now_ms())
         client.poll_until(lambda: bool(client.responses))
-        assert client.responses[0].timed_out
+        assert client.responses[0].has_timed_out
         release.set()
 
 

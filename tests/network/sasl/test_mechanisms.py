@@ -93,11 +93,11 @@ def bearer(token: OAuthBearerToken | BaseException) -> OAuthBearerLogin:
 
 def test_oauthbearer_sends_the_token_and_is_done() -> None:
     login = bearer(OAuthBearerToken(Secret("abc.def"), principal_name="alice"))
-    assert login.who == "the bearer of a token"
+    assert login.user_text == "the bearer of a token"
     dialog = Dialog(login.start("broker"))
     assert dialog.message == b"n,,\x01auth=Bearer abc.def\x01\x01"
     assert dialog.send(b"") is None
-    assert login.who == "token principal 'alice'"
+    assert login.user_text == "token principal 'alice'"
 
 
 def test_a_principal_that_a_token_names_is_escaped_and_cut_in_errors() -> None:
@@ -105,8 +105,8 @@ def test_a_principal_that_a_token_names_is_escaped_and_cut_in_errors() -> None:
     name = "al\x1b[2Kice\n" + "x" * 100_000
     login = bearer(OAuthBearerToken(Secret("abc.def"), principal_name=name))
     next(login.start("broker")).work()
-    assert login.who.startswith(r"token principal 'al\x1b[2Kice\nxx")
-    assert len(login.who) < 1000
+    assert login.user_text.startswith(r"token principal 'al\x1b[2Kice\nxx")
+    assert len(login.user_text) < 1000
 
 
 def test_extensions_follow_the_token() -> None:
@@ -393,7 +393,7 @@ def test_names_and_passwords_go_to_the_mechanism_that_was_asked_for() -> None:
     jaas = 'x.ScramLoginModule required username="id" password="p" tokenauth="true";'
     scram = login(sasl__mechanism="SCRAM-SHA-512", sasl__jaas__config=jaas)
     assert isinstance(scram, ScramLogin)
-    assert (scram.mechanism, scram.who) == ("SCRAM-SHA-512", "delegation token 'id'")
+    assert (scram.mechanism, scram.user_text) == ("SCRAM-SHA-512", "delegation token 'id'")
 
 
 def test_the_error_of_a_missing_kerberos_package_names_the_remedy(monkeypatch: pytest.MonkeyPatch) -> None:

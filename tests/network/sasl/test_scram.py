@@ -90,7 +90,7 @@ def test_commas_and_equals_signs_of_a_name_are_escaped() -> None:
 def test_a_delegation_token_is_announced() -> None:
     login = ScramLogin("SCRAM-SHA-256", "token-id", Secret("hmac"), token_auth=True, nonce="n")
     assert next(login.start("broker")) == b"n,,n=token-id,r=n,tokenauth=true"
-    assert login.who == "delegation token 'token-id'"
+    assert login.user_text == "delegation token 'token-id'"
 
 
 def test_each_exchange_has_a_nonce_of_its_own() -> None:

@@ -18,10 +18,10 @@ import pytest
 from spark_kafka_sink import KafkaProducer
 from spark_kafka_sink.clock import Clock
 from spark_kafka_sink.errors import AuthenticationError, ConfigError, KafkaTimeoutError
-from spark_kafka_sink.network.connection import Connection
+from spark_kafka_sink.network.framing import Framing
 from spark_kafka_sink.network.selector import ChannelState, Disconnect, Selector
 from spark_kafka_sink.network.tls import connector as connector_module
-from spark_kafka_sink.network.tls.connector import PIECE_BYTES, TlsConnector, TlsTransport
+from spark_kafka_sink.network.tls.connector import MAX_PIECE_BYTES, TlsConnector, TlsTransport
 from spark_kafka_sink.network.transport import Address, first_bytes
 from spark_kafka_sink.protocol.api_keys import ApiKey
 from spark_kafka_sink.protocol.headers import RequestHeader
@@ -99,12 +99,12 @@ def selector_of(connector: TlsConnector | None = None) -> Iterator[Selector]:
         selector.close()
 
 
-def connect(selector: Selector, server: Server, connection: Connection | None = None) -> Connection:
-    connection = connection or Connection("test")
-    selector.connect(1, server.address, connection)
-    poll_until(selector, lambda: selector.is_channel_ready(1) or 1 in selector.disconnected)
-    assert selector.is_channel_ready(1), selector.disconnected
-    return connection
+def connect(selector: Selector, server: Server, framing: Framing | None = None) -> Framing:
+    framing = framing or Framing("test")
+    selector.connect(1, server.address, framing)
+    poll_until(selector, lambda: selector.is_established(1) or 1 in selector.disconnected)
+    assert selector.is_established(1), selector.disconnected
+    return framing
 
 
 def failure(serve: Callable[[socket.socket], object], connector: TlsConnector | None = None, **options: object) -> Disconnect:
@@ -112,11 +112,11 @@ def failure(serve: Callable[[socket.socket], object], connector: TlsConnector | 
     connector = connector or connector_of(**options)
     server = Server(serve)
     with selector_of(connector) as selector:
-        connection = Connection("test")
-        selector.connect(1, server.address, connection)
-        poll_until(selector, lambda: selector.is_channel_ready(1) or 1 in selector.disconnected)
+        framing = Framing("test")
+        selector.connect(1, server.address, framing)
+        poll_until(selector, lambda: selector.is_established(1) or 1 in selector.disconnected)
         if 1 not in selector.disconnected:
-            selector.send(1, connection.send(INIT, 5))
+            selector.send(1, framing.send(INIT, 5))
             if 1 not in selector.disconnected:
                 poll_until(selector, lambda: 1 in selector.disconnected)
         lost = selector.disconnected[1]
@@ -146,8 +146,8 @@ def echo_length(connection: socket.socket) -> bytes:
 def test_a_request_goes_out_and_its_answer_comes_back(version: str) -> None:
     server = Server(echo_length)
     with selector_of(connector_of(ssl_enabled_protocols=version)) as selector:
-        connection = connect(selector, server)
-        frame = connection.send(INIT, 5)
+        framing = connect(selector, server)
+        frame = framing.send(INIT, 5)
         selector.send(1, frame)
         poll_until(selector, lambda: bool(selector.completed_receives))
         assert selector.completed_receives[0][1].message == InitProducerIdResponse(producer_id=7, producer_epoch=0)
@@ -179,8 +179,8 @@ def test_a_connection_torn_into_single_bytes_works(version: str) -> None:
 
     torn = Server(tear)
     with selector_of(connector_of(ssl_enabled_protocols=version)) as selector:
-        connection = connect(selector, torn)
-        selector.send(1, connection.send(INIT, 5))
+        framing = connect(selector, torn)
+        selector.send(1, framing.send(INIT, 5))
         poll_until(selector, lambda: bool(selector.completed_receives), polls=20_000)
     torn.join()
     server.join()
@@ -232,13 +232,13 @@ def test_many_small_buffers_are_joined_once_each(monkeypatch: pytest.MonkeyPatch
 
 def test_pieces_are_full_and_large_buffers_are_not_copied() -> None:
     small: list[Buffer] = [b"x" * 1000] * 500
-    assert bytes(first_bytes(small, PIECE_BYTES)) == b"x" * PIECE_BYTES
-    memory = bytearray(3 * PIECE_BYTES)
-    piece = first_bytes([memoryview(memory), b"y"], PIECE_BYTES)
-    assert (piece.obj, len(piece)) == (memory, PIECE_BYTES)
-    assert bytes(first_bytes([b"a", memoryview(memory)], PIECE_BYTES)) == b"a" + bytes(PIECE_BYTES - 1)
-    assert bytes(first_bytes([b"", b"a", b"bc"], PIECE_BYTES)) == b"abc"
-    assert first_bytes([b"", b""], PIECE_BYTES) == b""
+    assert bytes(first_bytes(small, MAX_PIECE_BYTES)) == b"x" * MAX_PIECE_BYTES
+    memory = bytearray(3 * MAX_PIECE_BYTES)
+    piece = first_bytes([memoryview(memory), b"y"], MAX_PIECE_BYTES)
+    assert (piece.obj, len(piece)) == (memory, MAX_PIECE_BYTES)
+    assert bytes(first_bytes([b"a", memoryview(memory)], MAX_PIECE_BYTES)) == b"a" + bytes(MAX_PIECE_BYTES - 1)
+    assert bytes(first_bytes([b"", b"a", b"bc"], MAX_PIECE_BYTES)) == b"abc"
+    assert first_bytes([b"", b""], MAX_PIECE_BYTES) == b""
 
 
 def test_many_answers_at_once_are_all_read() -> None:
@@ -251,12 +251,12 @@ def test_many_answers_at_once_are_all_read() -> None:
             peer.unwrap()
 
     server = Server(talk)
-    connection = Connection("test")
+    framing = Framing("test")
     for _ in range(count):
-        connection.send(INIT, 5)
+        framing.send(INIT, 5)
     received: list[int] = []
     with selector_of() as selector:
-        selector.connect(1, server.address, connection)
+        selector.connect(1, server.address, framing)
         for _ in range(5000):
             selector.poll(1000)
             received += [response.correlation_id for _, response in selector.completed_receives]
@@ -292,7 +292,7 @@ def test_a_broker_that_closes_is_reported(says_so: bool) -> None:
                 peer.shutdown(socket.SHUT_RDWR)
 
     lost = failure(leave)
-    assert lost == Disconnect(ChannelState.READY, "the broker closed the connection")
+    assert lost == Disconnect(ChannelState.ESTABLISHED, "the broker closed the connection")
 
 
 @pytest.mark.parametrize("first", [b"", struct.pack(">i", 8)], ids=["nothing came", "a part came"])
@@ -314,7 +314,7 @@ def test_a_broken_pipe_while_reading_is_the_brokers_end(first: bytes, monkeypatc
             peer.recv(1)
 
     lost = failure(leave)
-    assert lost == Disconnect(ChannelState.READY, "the broker closed the connection")
+    assert lost == Disconnect(ChannelState.ESTABLISHED, "the broker closed the connection")
 
 
 def test_closing_lets_go_of_what_was_not_written() -> None:
@@ -373,7 +373,7 @@ def test_a_broker_that_says_nothing_is_waited_for_without_spinning() -> None:
     done = threading.Event()
     server = Server(lambda _: done.wait(WAIT_SECONDS))
     with selector_of() as selector:
-        selector.connect(1, server.address, Connection("test"))
+        selector.connect(1, server.address, Framing("test"))
         polls = 0
         clock = Clock()
         until_ms = clock.now_ms() + 300
@@ -381,7 +381,7 @@ def test_a_broker_that_says_nothing_is_waited_for_without_spinning() -> None:
             selector.poll(100)
             polls += 1
         assert polls < 20
-        assert not selector.is_channel_ready(1)
+        assert not selector.is_established(1)
     done.set()
     server.join()
 
@@ -469,24 +469,24 @@ def test_a_certificate_for_another_host_is_refused_unless_names_are_unchecked(ve
     assert "certificate is not valid for 'localhost'" in message
     assert "connect to a name in the certificate instead of localhost" in message
     unchecked = failure(accept_with(elsewhere), ssl_enabled_protocols=version, ssl_endpoint_identification_algorithm="")
-    assert unchecked.state is ChannelState.READY
+    assert unchecked.state is ChannelState.ESTABLISHED
 
 
 def test_addresses_are_checked_too() -> None:
     def outcome_for(host: str, *names: str) -> Disconnect:
         server = Server(accept_with(AUTHORITY.issue("b", hosts=names).server_context()))
         with selector_of() as selector:
-            selector.connect(1, server.address._replace(host=host), Connection("test"))
-            poll_until(selector, lambda: selector.is_channel_ready(1) or 1 in selector.disconnected)
-            lost = selector.disconnected.get(1, Disconnect(ChannelState.READY, ""))
+            selector.connect(1, server.address._replace(host=host), Framing("test"))
+            poll_until(selector, lambda: selector.is_established(1) or 1 in selector.disconnected)
+            lost = selector.disconnected.get(1, Disconnect(ChannelState.ESTABLISHED, ""))
         server.join()
         return lost
 
     assert "IP address mismatch" in refused(outcome_for("127.0.0.1", "localhost"))
-    assert outcome_for("127.0.0.1", "127.0.0.1").state is ChannelState.READY
-    assert outcome_for("", "127.0.0.1").state is ChannelState.READY  # no name is known: the address it is
-    assert outcome_for("localhost.", "localhost").state is ChannelState.READY
-    assert outcome_for("fe80::1%eth0", "fe80::1").state is ChannelState.READY
+    assert outcome_for("127.0.0.1", "127.0.0.1").state is ChannelState.ESTABLISHED
+    assert outcome_for("", "127.0.0.1").state is ChannelState.ESTABLISHED  # no name is known: the address it is
+    assert outcome_for("localhost.", "localhost").state is ChannelState.ESTABLISHED
+    assert outcome_for("fe80::1%eth0", "fe80::1").state is ChannelState.ESTABLISHED
     impossible = outcome_for(".example", "example")
     assert (impossible.state, impossible.error) == (ChannelState.NOT_CONNECTED, None)
     assert "'.example' cannot be a name in a certificate" in impossible.reason
@@ -573,7 +573,7 @@ def test_a_listener_without_tls_is_found_out_at_the_second_attempt() -> None:
         lost: list[Disconnect] = []
         with selector_of(connector) as selector:
             for _ in range(2):
-                selector.connect(1, address, Connection("test"))
+                selector.connect(1, address, Framing("test"))
                 connection, _ = listener.accept()
                 thread = threading.Thread(target=lambda peer: (plaintext_broker(peer), peer.close()), args=(connection,))
                 thread.start()
@@ -591,25 +591,25 @@ def test_a_tls_listener_that_was_only_away_is_asked_in_tls_again(says: bytes) ->
     with socket.create_server(("127.0.0.1", 0)) as listener, selector_of(connector) as selector:
         address = Address(socket.AF_INET, listener.getsockname(), "localhost")
         for greeting in (b"", says):
-            selector.connect(1, address, Connection("test"))
+            selector.connect(1, address, Framing("test"))
             connection, _ = listener.accept()
             with connection:
                 connection.sendall(greeting) if greeting else None
                 connection.shutdown(socket.SHUT_WR)
                 poll_until(selector, lambda: 1 in selector.disconnected)
             assert (selector.disconnected[1].state, selector.disconnected[1].error) == (ChannelState.NOT_CONNECTED, None)
-        selector.connect(1, address, Connection("test"))
+        selector.connect(1, address, Framing("test"))
         connection, _ = listener.accept()
         thread = threading.Thread(target=lambda: accept_with(BROKER.server_context())(connection))
         thread.start()
-        poll_until(selector, lambda: selector.is_channel_ready(1))
+        poll_until(selector, lambda: selector.is_established(1))
         selector.close(1)
         thread.join(WAIT_SECONDS)
 
 
 def test_trouble_behind_delivered_bytes_is_reported_next() -> None:
     lost = failure(garble)
-    assert (lost.state, lost.error) == (ChannelState.READY, None)
+    assert (lost.state, lost.error) == (ChannelState.ESTABLISHED, None)
     assert "the TLS connection broke: " in lost.reason
 
 
@@ -658,8 +658,8 @@ def number_seen_by_a_broker(connector: TlsConnector) -> int:
 
     server = Server(serve)
     with selector_of(connector) as selector:
-        connection = connect(selector, server)
-        selector.send(1, connection.send(INIT, 5))
+        framing = connect(selector, server)
+        selector.send(1, framing.send(INIT, 5))
         poll_until(selector, lambda: 1 in selector.disconnected)
     return int(str(server.join()), 16)
 

@@ -119,7 +119,7 @@ def test_with_acks_0_rows_are_done_when_they_are_written_and_offsets_are_unknown
 
 def test_with_acks_0_a_connection_lost_before_the_write_is_retried() -> None:
     stage = Stage(acks="0")
-    stage.client.prepare_response(disconnected=True)
+    stage.client.prepare_response(was_disconnected=True)
     delivery = stage.send(b"a")
     assert not delivery.done()
     stage.back_off()

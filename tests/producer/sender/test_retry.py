@@ -94,7 +94,7 @@ RULED = {error for error, _, step in TABLE if step not in (RETRY, FAIL)} | {
 @pytest.mark.parametrize("facts", [PLAIN, IDEMPOTENT], ids=["plain", "idempotent"])
 @pytest.mark.parametrize("error", [code for code in ERROR_CODES.values() if code not in RULED], ids=lambda error: error.name)
 def test_an_error_without_a_rule_follows_its_flag(error: ErrorCode, facts: BatchFacts) -> None:
-    assert next_step(error, facts) is (RETRY if error.retriable else FAIL)
+    assert next_step(error, facts) is (RETRY if error.is_retriable else FAIL)
 
 
 def test_an_error_newer_than_this_client_fails() -> None:

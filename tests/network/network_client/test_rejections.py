@@ -88,12 +88,14 @@ def test_one_refusal_gives_up_nothing_and_a_second_only_what_waits_for_that_brok
     net.selector.holds_connects = True
     refuse(net, 1)
     assert "broker1:9011: certificate has expired" in (net.metadata.last_connection_error() or "")
-    assert net.client.login_refusal(1) is None
+    assert net.client.login_rejection(1) is None
     net.clock.advance(2000)
     refuse(net, 1)
-    assert str(net.client.login_refusal(1)) == "[KAFKA_SSL_AUTHENTICATION_FAILED] node 1 (broker1:9011): certificate has expired"
-    assert net.client.login_refusal(0) is None
-    assert net.client.refusal_by_all() is None
+    assert (
+        str(net.client.login_rejection(1)) == "[KAFKA_SSL_AUTHENTICATION_FAILED] node 1 (broker1:9011): certificate has expired"
+    )
+    assert net.client.login_rejection(0) is None
+    assert net.client.rejection_by_all() is None
     net.metadata.raise_error_for_topic("orders")  # whoever waits for metadata waits for node 0
 
 
@@ -102,7 +104,7 @@ def test_a_broker_that_accepts_us_at_the_second_try_starts_afresh(net: Net) -> N
     for _ in range(3):
         net.selector.holds_connects = True
         refuse(net, 1)
-        assert net.client.login_refusal(1) is None
+        assert net.client.login_rejection(1) is None
         net.selector.holds_connects = False
         net.clock.advance(2000)
         net.connect(1)
@@ -119,21 +121,21 @@ def test_there_is_no_refusal_while_the_next_attempt_is_under_way(net: Net) -> No
     for _ in range(2):
         refuse(net, 1)
         net.clock.advance(2000)
-    assert net.client.login_refusal(1) is not None
+    assert net.client.login_rejection(1) is not None
     net.ready(1)
     net.poll()
-    assert net.client.login_refusal(1) is None
+    assert net.client.login_rejection(1) is None
 
 
 def test_when_each_broker_refuses_us_nothing_waits_for_a_second_try(net: Net) -> None:
     net.connect(0)
     net.selector.refuse(0, REFUSED)
     net.poll()
-    assert net.client.login_refusal(0) is None
+    assert net.client.login_rejection(0) is None
     refuse(net, 1)
-    assert net.client.login_refusal(0) is not None
-    assert net.client.login_refusal(1) is not None
-    assert net.client.refusal_by_all() is not None
+    assert net.client.login_rejection(0) is not None
+    assert net.client.login_rejection(1) is not None
+    assert net.client.rejection_by_all() is not None
     with pytest.raises(AuthenticationError, match="certificate has expired"):
         net.metadata.raise_error_for_topic("orders")
 
@@ -186,7 +188,7 @@ def test_a_broker_that_hung_up_unanswered_is_asked_once_which_logins_it_demands(
     net.poll(2)
     reconnect(net)  # it has answered: nobody doubts it any more
     assert asked_for_logins(net) == 1
-    assert net.client.login_refusal(1) is None
+    assert net.client.login_rejection(1) is None
 
 
 def test_a_broker_that_hangs_up_again_after_telling_its_logins_demands_one(net: Net) -> None:
@@ -196,7 +198,7 @@ def test_a_broker_that_hangs_up_again_after_telling_its_logins_demands_one(net: 
     reconnect(net)
     net.selector.lose(1)
     net.poll()
-    error = net.client.login_refusal(1)  # it has hung up twice
+    error = net.client.login_rejection(1)  # it has hung up twice
     assert error is not None
     assert error.message.startswith("node 1 (broker1:9011): this listener demands a login")
     assert error.message.endswith("one of those it offers: PLAIN")
@@ -224,7 +226,7 @@ def test_a_connection_that_was_doubted_and_never_used_may_be_closed_as_idle(net:
     reconnect(net)
     net.selector.lose(1, "idle", ChannelState.EXPIRED)
     net.poll()
-    assert net.client.login_refusal(1) is None
+    assert net.client.login_rejection(1) is None
 
 
 def test_a_broker_that_names_its_logins_and_answers_is_no_longer_doubted(net: Net) -> None:
@@ -236,6 +238,6 @@ def test_a_broker_that_names_its_logins_and_answers_is_no_longer_doubted(net: Ne
     net.poll(2)
     for _ in range(2):
         reconnect(net)
-        assert net.client.login_refusal(1) is None
+        assert net.client.login_rejection(1) is None
         net.selector.respond(net.send(1), INIT_RESPONSE)
         net.poll(2)

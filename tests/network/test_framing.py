@@ -1,4 +1,4 @@
-"""network/connection.py: frames out and in, in pieces of any size, from brokers that err."""
+"""network/framing.py: frames out and in, in pieces of any size, from brokers that err."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spark_kafka_sink.errors import AuthenticationError, ResponseTooLargeError, UnsupportedVersionError
-from spark_kafka_sink.network.connection import Connection
+from spark_kafka_sink.network.framing import Framing
 from spark_kafka_sink.protocol import primitives
 from spark_kafka_sink.protocol.api_keys import API_TABLE, ApiKey
 from spark_kafka_sink.protocol.headers import RequestHeader
@@ -41,13 +41,13 @@ def init_response(correlation_id: int, producer_id: int = 7) -> bytes:
 
 
 def test_a_request_is_framed_with_its_header() -> None:
-    frame = b"".join(Connection("me").send(INIT, 0))
+    frame = b"".join(Framing("me").send(INIT, 0))
     assert frame.hex() == "00000012" + "001600000000000000026d65" + "ffff000003e8"
 
 
 def test_correlation_ids_count_up() -> None:
-    connection = Connection("me")
-    ids = [struct.unpack_from(">i", b"".join(connection.send(INIT, 5)), 8)[0] for _ in range(3)]
+    framing = Framing("me")
+    ids = [struct.unpack_from(">i", b"".join(framing.send(INIT, 5)), 8)[0] for _ in range(3)]
     assert ids == [0, 1, 2]
 
 
@@ -55,27 +55,27 @@ def test_the_frame_counts_opaque_buffers_and_holds_them_by_reference() -> None:
     records: list[Buffer] = [memoryview(b"12345"), memoryview(b"678")]
     data = PartitionProduceData(index=0, records=records)
     request = ProduceRequest(acks=1, timeout_ms=1, topic_data=(TopicProduceData(name="t", partition_data=(data,)),))
-    frame = Connection("me").send(request, 12)
+    frame = Framing("me").send(request, 12)
     (size,) = struct.unpack(">i", bytes(frame[0][:4]))
     assert size == sum(map(len, frame)) - 4
     assert all(any(buffer is record for buffer in frame) for record in records)
 
 
 def test_a_request_that_cannot_be_encoded_leaves_no_trace() -> None:
-    connection = Connection("me")
+    framing = Framing("me")
     with pytest.raises(UnsupportedVersionError):
-        connection.send(INIT, 6)
-    connection.send(INIT, 5)
-    (response,) = connection.receive_data(init_response(0))
+        framing.send(INIT, 6)
+    framing.send(INIT, 5)
+    (response,) = framing.receive_data(init_response(0))
     assert response.correlation_id == 0
 
 
 @given(cuts=st.lists(st.integers(0, 400), max_size=12))
 def test_responses_are_read_in_order_whatever_the_pieces(cuts: list[int]) -> None:
-    connection = Connection("me")
-    connection.send(INIT, 5)
-    connection.send(METADATA, 12)
-    connection.send(INIT, 0)
+    framing = Framing("me")
+    framing.send(INIT, 5)
+    framing.send(METADATA, 12)
+    framing.send(INIT, 0)
     answer = metadata(topic("orders", [0, 1]))
     data = (
         init_response(0, 1)
@@ -84,34 +84,34 @@ def test_responses_are_read_in_order_whatever_the_pieces(cuts: list[int]) -> Non
     )
     edges = [0, *sorted(min(cut, len(data)) for cut in cuts), len(data)]
     responses = [
-        response for start, end in itertools.pairwise(edges) for response in connection.receive_data(memoryview(data)[start:end])
+        response for start, end in itertools.pairwise(edges) for response in framing.receive_data(memoryview(data)[start:end])
     ]
     assert [response.correlation_id for response in responses] == [0, 1, 2]
     assert [response.version for response in responses] == [5, 12, 0]
     assert responses[1].message == answer
-    assert connection.error is None
+    assert framing.error is None
 
 
 @given(data=st.binary(max_size=200), sends=st.integers(0, 3), size=st.integers(1, 64))
 def test_random_bytes_never_raise_and_stop_at_the_first_violation(data: bytes, sends: int, size: int) -> None:
-    connection = Connection("me")
+    framing = Framing("me")
     for _ in range(sends):
-        connection.send(INIT, 5)
+        framing.send(INIT, 5)
     for start in range(0, len(data), size):
-        connection.receive_data(data[start : start + size])
-    if connection.error is not None:
-        error = connection.error
-        assert connection.receive_data(init_response(0)) == []
-        assert connection.error is error
+        framing.receive_data(data[start : start + size])
+    if framing.error is not None:
+        error = framing.error
+        assert framing.receive_data(init_response(0)) == []
+        assert framing.error is error
 
 
 @given(position=st.integers(0, 1000), bit=st.integers(0, 7))
 def test_one_flipped_bit_never_raises(position: int, bit: int) -> None:
-    connection = Connection("me")
-    connection.send(METADATA, 12)
+    framing = Framing("me")
+    framing.send(METADATA, 12)
     data = bytearray(framed(header(0, ApiKey.METADATA, 12), metadata(topic("orders", [0, 1]))))
     data[position % len(data)] ^= 1 << bit
-    assert len(connection.receive_data(data)) <= 1
+    assert len(framing.receive_data(data)) <= 1
 
 
 @pytest.mark.parametrize(
@@ -132,26 +132,26 @@ def test_a_response_that_is_too_large_for_its_api_is_refused_by_its_size_alone(
     request_: Request[Any], version: int, limit: int
 ) -> None:
     """100 MiB were allowed for every API, and would have been read, kept and decoded, be it a producer id of 16 bytes."""
-    connection = Connection("me")
-    connection.send(request_, version)
-    connection.receive_data(struct.pack(">i", limit))
-    assert connection.error is None
-    connection = Connection("me")
-    connection.send(request_, version)
-    assert connection.receive_data(struct.pack(">i", limit + 1)) == []
-    assert connection.error is not None
-    assert f" {limit + 1:,} bytes to {request_.API_KEY.name}, which is never larger than {limit:,}" in connection.error.message
+    framing = Framing("me")
+    framing.send(request_, version)
+    framing.receive_data(struct.pack(">i", limit))
+    assert framing.error is None
+    framing = Framing("me")
+    framing.send(request_, version)
+    assert framing.receive_data(struct.pack(">i", limit + 1)) == []
+    assert framing.error is not None
+    assert f" {limit + 1:,} bytes to {request_.API_KEY.name}, which is never larger than {limit:,}" in framing.error.message
 
 
 def test_a_kafka_broker_whose_response_is_too_large_is_not_suspected_of_being_none() -> None:
     """A list of 300,000 transactional ids was told as a wrong security.protocol, on a connection that had just answered."""
-    connection = Connection("me")
-    connection.send(INIT, 5)
-    assert connection.receive_data(init_response(0))
-    connection.send(ListTransactionsRequest(), 2)
-    connection.receive_data(struct.pack(">i", (32 << 20) + 1))
-    assert isinstance(connection.error, ResponseTooLargeError)
-    assert str(connection.error) == (
+    framing = Framing("me")
+    framing.send(INIT, 5)
+    assert framing.receive_data(init_response(0))
+    framing.send(ListTransactionsRequest(), 2)
+    framing.receive_data(struct.pack(">i", (32 << 20) + 1))
+    assert isinstance(framing.error, ResponseTooLargeError)
+    assert str(framing.error) == (
         "[KAFKA_RESPONSE_TOO_LARGE] the broker announces a response of 33,554,433 bytes to LIST_TRANSACTIONS, and this client"
         " takes at most 33,554,432"
     )
@@ -159,11 +159,11 @@ def test_a_kafka_broker_whose_response_is_too_large_is_not_suspected_of_being_no
 
 def test_a_response_with_too_many_elements_is_too_large_as_well(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(primitives, "MAX_ELEMENTS", 2)
-    connection = Connection("me")
-    connection.send(METADATA, 12)
-    connection.receive_data(framed(header(0, ApiKey.METADATA, 12), metadata(topic("t", [0, 1, 0]))))
-    assert isinstance(connection.error, ResponseTooLargeError)
-    assert connection.error.message.startswith("MetadataResponse v12 cannot be read: more than 2 elements before offset ")
+    framing = Framing("me")
+    framing.send(METADATA, 12)
+    framing.receive_data(framed(header(0, ApiKey.METADATA, 12), metadata(topic("t", [0, 1, 0]))))
+    assert isinstance(framing.error, ResponseTooLargeError)
+    assert framing.error.message.startswith("MetadataResponse v12 cannot be read: more than 2 elements before offset ")
 
 
 def test_every_api_has_a_limit() -> None:
@@ -171,45 +171,45 @@ def test_every_api_has_a_limit() -> None:
 
 
 def test_each_response_is_compared_with_the_limit_of_its_own_request() -> None:
-    connection = Connection("me")
-    connection.send(INIT, 5)
-    connection.send(METADATA, 12)
-    connection.send(INIT, 5)
+    framing = Framing("me")
+    framing.send(INIT, 5)
+    framing.send(METADATA, 12)
+    framing.send(INIT, 5)
     large = metadata(topic("orders", [0] * 5000))
-    responses = connection.receive_data(init_response(0) + framed(header(1, ApiKey.METADATA, 12), large))
+    responses = framing.receive_data(init_response(0) + framed(header(1, ApiKey.METADATA, 12), large))
     assert [type(response.message) for response in responses] == [InitProducerIdResponse, MetadataResponse]
-    connection.receive_data(struct.pack(">i", 100_000))
-    assert "to INIT_PRODUCER_ID" in str(connection.error)
+    framing.receive_data(struct.pack(">i", 100_000))
+    assert "to INIT_PRODUCER_ID" in str(framing.error)
 
 
 def test_a_negative_size_is_refused() -> None:
-    connection = Connection("me")
-    connection.send(INIT, 5)
-    connection.receive_data(b"\xff\xff\xff\xff")
-    assert connection.error is not None
-    assert "announces a response of -1 bytes" in connection.error.message
+    framing = Framing("me")
+    framing.send(INIT, 5)
+    framing.receive_data(b"\xff\xff\xff\xff")
+    assert framing.error is not None
+    assert "announces a response of -1 bytes" in framing.error.message
 
 
 def test_the_alert_of_a_tls_listener_is_explained() -> None:
-    connection = Connection("me")
-    connection.send(INIT, 5)
-    connection.receive_data(bytes.fromhex("15030300020246"))
-    assert isinstance(connection.error, AuthenticationError)
-    assert "this listener speaks TLS, and the client does not; set security.protocol to SSL" in str(connection.error)
+    framing = Framing("me")
+    framing.send(INIT, 5)
+    framing.receive_data(bytes.fromhex("15030300020246"))
+    assert isinstance(framing.error, AuthenticationError)
+    assert "this listener speaks TLS, and the client does not; set security.protocol to SSL" in str(framing.error)
 
 
 def test_an_answer_to_another_request_is_refused() -> None:
-    connection = Connection("me")
-    connection.send(INIT, 5)
-    assert connection.receive_data(init_response(1)) == []
-    assert "answered request 1, but the oldest unanswered one is 0" in str(connection.error)
+    framing = Framing("me")
+    framing.send(INIT, 5)
+    assert framing.receive_data(init_response(1)) == []
+    assert "answered request 1, but the oldest unanswered one is 0" in str(framing.error)
 
 
 def test_an_answer_that_nobody_waits_for_is_refused() -> None:
-    connection = Connection("me")
-    connection.send(INIT, 5, expect_response=False)
-    assert connection.receive_data(init_response(0)) == []
-    assert "no request waits" in str(connection.error)
+    framing = Framing("me")
+    framing.send(INIT, 5, expect_response=False)
+    assert framing.receive_data(init_response(0)) == []
+    assert "no request waits" in str(framing.error)
 
 
 def with_surplus(frame: bytes, surplus: bytes) -> bytes:
@@ -221,17 +221,17 @@ def test_bytes_after_the_last_field_are_ignored_and_logged_once_for_each_api(cap
 
     The Java client and librdkafka read past such bytes.
     """
-    caplog.set_level("DEBUG", "spark_kafka_sink.network.connection")
-    connection = Connection("me", peer="node 3")
+    caplog.set_level("DEBUG", "spark_kafka_sink.network.framing")
+    framing = Framing("me", peer="node 3")
     for request, version in ((INIT, 5), (INIT, 5), (METADATA, 12)):
-        connection.send(request, version)
+        framing.send(request, version)
     answer = metadata(topic("orders", [0, 1]))
-    responses = connection.receive_data(
+    responses = framing.receive_data(
         with_surplus(init_response(0, 1), b"\0")
         + with_surplus(init_response(1, 2), b"\xff" * 9)
         + with_surplus(framed(header(2, ApiKey.METADATA, 12), answer), b"\0")
     )
-    assert connection.error is None
+    assert framing.error is None
     assert [response.message for response in responses[:2]] == [
         InitProducerIdResponse(producer_id=producer_id, producer_epoch=0) for producer_id in (1, 2)
     ]
@@ -243,9 +243,9 @@ def test_bytes_after_the_last_field_are_ignored_and_logged_once_for_each_api(cap
 
 
 def test_answers_before_a_violation_count() -> None:
-    connection = Connection("me")
-    connection.send(INIT, 5)
-    connection.send(INIT, 5)
-    responses = connection.receive_data(init_response(0) + init_response(9))
+    framing = Framing("me")
+    framing.send(INIT, 5)
+    framing.send(INIT, 5)
+    responses = framing.receive_data(init_response(0) + init_response(9))
     assert [response.correlation_id for response in responses] == [0]
-    assert connection.error is not None
+    assert framing.error is not None

@@ -1,4 +1,4 @@
-"""One connection's protocol without a socket: requests in, bytes out; bytes in, responses out.
+"""The frames of one TCP connection, without a socket: requests in, bytes out; bytes in, responses out.
 
 `send` frames a request and remembers it; `receive_data` takes bytes in pieces of any size and returns the responses that they
 complete. NetworkClient decides what is sent, Selector moves the bytes.
@@ -28,7 +28,7 @@ _TLS_ALERT = b"\x15\x03"  # content type, major version: as a size it would be 3
 
 
 class _ExpectedResponse(NamedTuple):
-    """A request in flight, as far as its response is recognized and decoded by it."""
+    """What recognizing and decoding the response to a request in flight needs."""
 
     correlation_id: int
     api_key: ApiKey
@@ -44,8 +44,8 @@ class Response(NamedTuple):
     message: Message
 
 
-class Connection:
-    """Encodes requests, and matches responses to those in flight, for one TCP connection.
+class Framing:
+    """Encodes requests, and matches responses to the requests in flight, for one TCP connection.
 
     Args:
         client_id: for the broker's logs and quotas.
