@@ -1,7 +1,7 @@
 """What to do with a batch after an answer: a pure function of the error and of facts about the batch.
 
-Some errors have a rule or a fixed step. The others follow their `is_retriable` flag in protocol/error_codes.py. BatchOutcomes takes
-the step. Sources: Kafka's Sender.completeBatch and TransactionManager.canRetry; KIP-360 for the epoch bumps.
+Some errors have a rule or a fixed step. The others follow their `is_retriable` flag in protocol/error_codes.py. BatchOutcomes
+takes the step. Sources: Kafka's Sender.completeBatch and TransactionManager.canRetry; KIP-360 for the epoch bumps.
 """
 
 from __future__ import annotations
