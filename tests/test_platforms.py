@@ -64,10 +64,10 @@ def test_without_what_windows_lacks_all_modules_import_and_prometheus_says_no(tm
                 importlib.import_module(module.name)
 
         from pathlib import Path
-        from spark_kafka_sink.sink.prometheus import _private_directory
+        from spark_kafka_sink.sink.prometheus import _make_private_directory
         from spark_kafka_sink.sink.prometheus.text_file import TextFile
 
-        for call in (_private_directory, TextFile(Path(sys.argv[1], "totals.prom"))._hold_lock().__enter__):
+        for call in (_make_private_directory, TextFile(Path(sys.argv[1], "totals.prom"))._hold_lock().__enter__):
             try:
                 call()
             except spark_kafka_sink.errors.ConfigError as error:

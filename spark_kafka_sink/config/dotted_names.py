@@ -42,18 +42,18 @@ def load(option: str, name: str, *, built_in: Iterable[str] = ()) -> object:
         ConfigError: `name` is not a dotted name or is a Java class; the module is missing, cannot be imported or has no such
             attribute.
     """
-    failure = partial(_config_error, option, name, built_in)
+    make_error = partial(_config_error, option, name, built_in)
     if not is_dotted_name(name):
-        raise failure("it is not a dotted name of a Python object, like package.module.Class")
+        raise make_error("it is not a dotted name of a Python object, like package.module.Class")
     if is_java_class(name):
-        raise failure("it is a Java class; write it in Python")
+        raise make_error("it is a Java class; write it in Python")
     module_name, _, attribute = name.rpartition(".")
     try:
         module = import_module(module_name)
     except Exception as error:  # a module may raise anything
-        raise failure(_import_problem(module_name, error)) from error
+        raise make_error(_import_problem(module_name, error)) from error
     if not hasattr(module, attribute):
-        raise failure(f"module {module_name} has no {attribute}")
+        raise make_error(f"module {module_name} has no {attribute}")
     return getattr(module, attribute)
 
 

@@ -56,10 +56,10 @@ def read_reference(text: str) -> SchemaReference:
     if text.lower() == LATEST:
         return SchemaReference(LATEST)
     if re.fullmatch(r"0*[1-9][0-9]{0,9}", text):
-        return SchemaReference(VERSION, _id_or_version(text))
+        return SchemaReference(VERSION, _parse_id_or_version(text))
     id_match = re.fullmatch(rf"{_ID_PREFIX}([0-9]{{1,10}})", text, re.IGNORECASE)
     if id_match:
-        return SchemaReference(ID, _id_or_version(id_match[1]))
+        return SchemaReference(ID, _parse_id_or_version(id_match[1]))
     if text[:1] not in ("{", "[", '"'):
         raise InvalidValueError(f"{_text_for_error(text)} is not one of its values: {_REFERENCE_RULE}")
     try:
@@ -69,7 +69,7 @@ def read_reference(text: str) -> SchemaReference:
     return SchemaReference(TEXT, text=text)
 
 
-def _id_or_version(digits: str) -> int:
+def _parse_id_or_version(digits: str) -> int:
     number = int(digits)
     if number > MAX_SCHEMA_ID:
         raise InvalidValueError(f"{number} is larger than any id or version of a registry, {MAX_SCHEMA_ID}; {_REFERENCE_RULE}")
@@ -80,7 +80,7 @@ def _text_for_error(text: str) -> str:
     return HIDDEN if looks_like_a_secret(text) else printable(text, 40)
 
 
-def _message_path(text: str) -> tuple[int, ...]:
+def _parse_message_path(text: str) -> tuple[int, ...]:
     """The path to a message: the position in the file, then the position in each message that it is nested in."""
     positions = re.split(r"\s*,\s*", text)
     if len(positions) > _MAX_MESSAGE_DEPTH or not all(re.fullmatch(r"[0-9]{1,6}", each) for each in positions):
@@ -97,10 +97,10 @@ def _parse_schema_text(value: object) -> str:
     return str(text).strip()
 
 
-SCHEMA = Kind("string", _parse_schema_text, hides=True)
+SCHEMA = Kind("string", _parse_schema_text, may_hold_secret=True)
 
 
-def read_subject(name: str) -> str:
+def require_subject_name(name: str) -> str:
     """The name, unchanged. Raises InvalidValueError for . and .., under which no registry can be asked."""
     if name in (".", ".."):
         raise InvalidValueError(f"no registry can be asked for a subject {name!r}: in an address it is a step to another path")
@@ -139,9 +139,9 @@ class FormatOptions:
         doc=_DERIVED_SCHEMA_DOC.format(part=VALUE_PART))
     key_schema: SchemaReference | None = option("keySchema", SCHEMA, default=None, non_empty=True, convert=read_reference,
         doc=_DERIVED_SCHEMA_DOC.format(part=KEY_PART))
-    value_subject: str | None = option("valueSubject", STRING, default=None, non_empty=True, convert=read_subject,
+    value_subject: str | None = option("valueSubject", STRING, default=None, non_empty=True, convert=require_subject_name,
         doc=SUBJECT_DOC.format(part=VALUE_PART))
-    key_subject: str | None = option("keySubject", STRING, default=None, non_empty=True, convert=read_subject,
+    key_subject: str | None = option("keySubject", STRING, default=None, non_empty=True, convert=require_subject_name,
         doc=SUBJECT_DOC.format(part=KEY_PART))
     value_record_name: str | None = option("valueRecordName", STRING, default=None, non_empty=True,
         doc=RECORD_NAME_DOC.format(part=VALUE_PART))
@@ -151,10 +151,10 @@ class FormatOptions:
         doc=RECORD_NAME_DOC.format(part=KEY_PART))
     key_record_namespace: str | None = option("keyRecordNamespace", STRING, default=None, non_empty=True,
         doc=RECORD_NAMESPACE_DOC.format(part=KEY_PART))
-    value_message: tuple[int, ...] | None = option("valueMessage", STRING, default=None, non_empty=True, convert=_message_path,
-        doc=_MESSAGE_DOC.format(part=VALUE_PART))
-    key_message: tuple[int, ...] | None = option("keyMessage", STRING, default=None, non_empty=True, convert=_message_path,
-        doc=_MESSAGE_DOC.format(part=KEY_PART))
+    value_message: tuple[int, ...] | None = option("valueMessage", STRING, default=None, non_empty=True,
+        convert=_parse_message_path, doc=_MESSAGE_DOC.format(part=VALUE_PART))
+    key_message: tuple[int, ...] | None = option("keyMessage", STRING, default=None, non_empty=True,
+        convert=_parse_message_path, doc=_MESSAGE_DOC.format(part=KEY_PART))
     truncate_timestamps: bool = option("truncateTimestamps", BOOLEAN, default=False,
         doc="avro: true cuts times to the unit of the schema, as to_avro does. false: a row with a finer time follows "
             "onInvalidRecord.")

@@ -76,7 +76,7 @@ def parse_jaas(text: str) -> JaasEntry | JaasProblem:
         stop = next((index for index, token in enumerate(tokens) if token == ("sign", ";")), None)
         if stop is None:
             return JaasProblem("it does not end with a semicolon outside of quotes")
-        entry = _entry(tokens[:stop])
+        entry = _parse_entry(tokens[:stop])
         if isinstance(entry, JaasProblem):
             return entry
         if entries:
@@ -99,7 +99,7 @@ def _unescape(match: re.Match[str]) -> str:
     return chr(int(match["octal"], 8)) if match["octal"] else _CONTROL.get(match["char"], match["char"])
 
 
-def _entry(tokens: list[_Token]) -> JaasEntry | JaasProblem:
+def _parse_entry(tokens: list[_Token]) -> JaasEntry | JaasProblem:
     if not tokens or tokens[0][0] != "word":
         return JaasProblem("it does not begin with the name of a login module")
     if len(tokens) < 2 or tokens[1][0] != "word" or tokens[1][1].lower() not in _FLAGS:

@@ -36,12 +36,12 @@ class InvalidValueError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """A type of Kafka's ConfigDef: its name, and the function that reads a value of it or raises InvalidValueError. `hides`:
-    values may hold a secret. Strings are wrapped by `conceal`, and no error shows them."""
+    """A type of Kafka's ConfigDef: its name, and the function that reads a value of it or raises InvalidValueError.
+    `may_hold_secret`: values may hold a secret, so `conceal` wraps strings, and no error shows them."""
 
     name: str
     parse: Callable[[Any], object]
-    hides: bool = False
+    may_hold_secret: bool = False
 
 
 def _parse_boolean(value: object) -> bool:
@@ -72,7 +72,7 @@ def _require_encodable(text: str) -> str:
     raise InvalidValueError("It holds half of a surrogate pair, which UTF-8 cannot encode")
 
 
-def protocol_string(text: str) -> str:
+def check_protocol_string(text: str) -> str:
     """A `convert` for options that are sent to brokers as a string."""
     size = len(text.encode())
     if size > MAX_STRING_BYTES:
@@ -80,10 +80,10 @@ def protocol_string(text: str) -> str:
     return text
 
 
-def _parse_integer(value: object, type_name: str, highest: int) -> int:
+def _parse_integer(value: object, type_name: str, maximum: int) -> int:
     if isinstance(value, str) and re.fullmatch(r"[+-]?[0-9]+", value):
         value = int(value)
-    if isinstance(value, bool) or not isinstance(value, int) or not -highest - 1 <= value <= highest:
+    if isinstance(value, bool) or not isinstance(value, int) or not -maximum - 1 <= value <= maximum:
         raise InvalidValueError(f"Not a number of type {type_name}")
     return value
 
@@ -131,7 +131,7 @@ DOUBLE = Kind("double", _parse_double)
 LIST = Kind("list", _parse_list)
 CLASS = Kind("class", _parse_class)
 CLASSES = Kind("list", _parse_classes)
-PASSWORD = Kind("password", _parse_password, hides=True)
+PASSWORD = Kind("password", _parse_password, may_hold_secret=True)
 
 
 # OPTIONS
@@ -147,7 +147,7 @@ class Option:
     doc: str
     at_least: float | None = None
     at_most: float | None = None
-    or_exactly: float | None = None  # one value below at_least that is allowed too, like -1 for a codec's default
+    also_allowed: float | None = None  # one value below at_least that is allowed too, like -1 for a codec's default
     choices: tuple[str, ...] = ()
     ignore_case: bool = False  # of choices; the value becomes the choice as it is declared
     non_empty: bool = False
@@ -167,7 +167,7 @@ class Option:
 
     def _check(self, value: Any) -> None:
         range_hint = f" (allowed: {self.allowed_values()})" if self.at_least is not None and self.at_most is not None else ""
-        if self.at_least is not None and value < self.at_least and value != self.or_exactly:
+        if self.at_least is not None and value < self.at_least and value != self.also_allowed:
             raise InvalidValueError(f"Value must be at least {self.at_least}{range_hint}")
         if self.at_most is not None and value > self.at_most:
             raise InvalidValueError(f"Value must be no more than {self.at_most}{range_hint}")
@@ -189,7 +189,7 @@ class Option:
         if self.kind is BOOLEAN:
             return "true, false"
         if self.at_least is not None and self.at_most is not None:
-            return f"{self.at_least} to {self.at_most}" + ("" if self.or_exactly is None else f", or {self.or_exactly}")
+            return f"{self.at_least} to {self.at_most}" + ("" if self.also_allowed is None else f", or {self.also_allowed}")
         if self.at_least is not None:
             return f"at least {self.at_least}"
         return "not empty" if self.non_empty else ""
@@ -219,7 +219,7 @@ def read_all(options: Mapping[str, Option], given_values: Mapping[str, object], 
         if holds_reference(value):
             problems.append(reference_problem(each.key))
             continue
-        if not each.kind.hides and is_secret(value):
+        if not each.kind.may_hold_secret and is_secret(value):
             problems.append(
                 f"The value of {each.key} is not shown, as it looks like a secret: a key, a login, a password or a text of"
                 f" several lines, none of which {each.key} takes. Find the option that it belongs to"
@@ -228,7 +228,7 @@ def read_all(options: Mapping[str, Option], given_values: Mapping[str, object], 
         try:
             valid_values[attribute] = each.read(value)
         except InvalidValueError as error:
-            value_text = HIDDEN if each.kind.hides else printable(as_text(value))
+            value_text = HIDDEN if each.kind.may_hold_secret else printable(as_text(value))
             problems.append(f"Invalid value {value_text} for configuration {each.key}: {error}")
     return valid_values
 
@@ -273,9 +273,9 @@ def conceal(mapping: Mapping[str, object], known_options: Mapping[str, Option], 
     Args:
         mapping: keys and values as a user wrote them.
         known_options: the options by key.
-        prefix: what `mapping` has before the keys of `known_options`. A key without the prefix does not count as unknown.
+        prefix: what `mapping` has before the keys of `known_options`. Keys without this prefix are not taken for misspelt ones.
     """
-    plain_keys = {prefix + key for key, each in known_options.items() if not each.kind.hides}
+    plain_keys = {prefix + key for key, each in known_options.items() if not each.kind.may_hold_secret}
     return {key: _conceal(value, is_plain=not key.startswith(prefix) or key in plain_keys) for key, value in mapping.items()}
 
 

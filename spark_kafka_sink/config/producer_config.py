@@ -22,12 +22,12 @@ from spark_kafka_sink.config.option import (
     STRING,
     InvalidValueError,
     Option,
+    check_protocol_string,
     conceal,
     holds_reference,
     join_problems,
     option,
     options_of,
-    protocol_string,
     read_all,
     reference_problem,
     warn_once,
@@ -44,7 +44,7 @@ MAX_REQUEST_BYTES = 32 * 1024 * 1024  # where max.request.size is not set; broke
 _ADDRESS = re.compile(r"(?:[\w.%-]*://)?(?:\[(?P<ipv6>[0-9a-zA-Z:.%]+)\]|(?P<host>[\w.%-]+)):(?P<port>[0-9]+)", re.ASCII)
 
 
-def addresses(servers: tuple[str, ...]) -> tuple[tuple[str, int], ...]:
+def parse_addresses(servers: tuple[str, ...]) -> tuple[tuple[str, int], ...]:
     """(host, port) of each entry, without duplicates. Empty entries are skipped, as in Java. Raises InvalidValueError."""
     distinct_addresses: dict[tuple[str, int], str] = {}
     for server in filter(None, servers):
@@ -68,12 +68,12 @@ class ProducerConfig(SecurityConfig):
     milliseconds, sizes are bytes. `given_keys`: those that the user set."""
 
     # fmt: off
-    bootstrap_servers: tuple[tuple[str, int], ...] = option("bootstrap.servers", LIST, default="", convert=addresses,
+    bootstrap_servers: tuple[tuple[str, int], ...] = option("bootstrap.servers", LIST, default="", convert=parse_addresses,
         doc="Brokers to contact first, as host:port[,host:port]; the producer discovers the others from them. Required.")
     client_dns_lookup: str = option("client.dns.lookup", STRING, default="use_all_dns_ips",
         choices=("use_all_dns_ips", "resolve_canonical_bootstrap_servers_only"),
         doc="Whether the producer tries all addresses of a host name, or first resolves bootstrap names to canonical names.")
-    client_id: str = option("client.id", STRING, default="", convert=protocol_string,
+    client_id: str = option("client.id", STRING, default="", convert=check_protocol_string,
         doc="Name of this client in the logs and quotas of brokers; not set: producer-N.")
     client_rack: str = option("client.rack", STRING, default="", doc="Rack of this client, for partitioner.rack.aware.")
 
@@ -110,7 +110,7 @@ class ProducerConfig(SecurityConfig):
     # COMPRESSION
     compression_type: str = option("compression.type", STRING, default="none", choices=("none", "gzip", "snappy", "lz4", "zstd"),
         doc="Codec that compresses batches.")
-    compression_gzip_level: int = option("compression.gzip.level", INT, default=-1, at_least=1, at_most=9, or_exactly=-1,
+    compression_gzip_level: int = option("compression.gzip.level", INT, default=-1, at_least=1, at_most=9, also_allowed=-1,
         doc="gzip level; -1: the codec's default.")
     compression_lz4_level: int = option("compression.lz4.level", INT, default=9, at_least=1, at_most=17,
         doc="lz4 level; 9: the fast compressor; all others: the high-compression one.")
@@ -169,7 +169,7 @@ class ProducerConfig(SecurityConfig):
         doc="Number of windows from which metrics() computes averages, maxima and rates.")
 
     # TRANSACTIONS
-    transactional_id: str | None = option("transactional.id", STRING, default=None, non_empty=True, convert=protocol_string,
+    transactional_id: str | None = option("transactional.id", STRING, default=None, non_empty=True, convert=check_protocol_string,
         doc="Enables transactions, and identifies the producer across restarts. The sink rejects it.")
     transaction_timeout_ms: int = option("transaction.timeout.ms", INT, default=60_000, at_least=1,
         doc="Time after which the transaction coordinator aborts an open transaction. Not set, with exactly-once: what brokers "

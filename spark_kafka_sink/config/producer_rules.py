@@ -33,8 +33,6 @@ TLS_KEYS = tuple(each.key for each in options_of(SecurityConfig).values() if eac
 SASL_KEYS = tuple(each.key for each in options_of(SecurityConfig).values() if each.key.startswith("sasl."))
 
 OptionValues = dict[str, Any]
-
-
 Rule = Callable[[OptionValues], Iterator[str] | None]
 PRODUCER_RULES: list[tuple[tuple[str, ...], Rule]] = []
 RuleT = TypeVar("RuleT", bound=Rule)
@@ -110,7 +108,7 @@ def _transactions_require_idempotence(values: OptionValues) -> Iterator[str]:
 
 @rule("delivery.timeout.ms", "linger.ms", "request.timeout.ms")
 def _delivery_timeout_covers_linger_and_one_request(values: OptionValues) -> Iterator[str]:
-    if "delivery.timeout.ms" in values["given_keys"] and values["delivery_timeout_ms"] < _least_delivery_timeout_ms(values):
+    if "delivery.timeout.ms" in values["given_keys"] and values["delivery_timeout_ms"] < _min_delivery_timeout_ms(values):
         yield (
             "delivery.timeout.ms should be equal to or larger than linger.ms + request.timeout.ms;"
             f" it is {values['delivery_timeout_ms']}, they are {values['linger_ms']} + {values['request_timeout_ms']}"
@@ -119,19 +117,19 @@ def _delivery_timeout_covers_linger_and_one_request(values: OptionValues) -> Ite
 
 @default("delivery.timeout.ms", "linger.ms", "request.timeout.ms")
 def _raise_delivery_timeout(values: OptionValues) -> None:
-    least_ms = _least_delivery_timeout_ms(values)
-    if "delivery.timeout.ms" not in values["given_keys"] and values["delivery_timeout_ms"] < least_ms:
+    min_timeout_ms = _min_delivery_timeout_ms(values)
+    if "delivery.timeout.ms" not in values["given_keys"] and values["delivery_timeout_ms"] < min_timeout_ms:
         warn_once(
             "delivery.timeout.ms is raised from %d to %d, which is linger.ms + request.timeout.ms",
             values["delivery_timeout_ms"],
-            least_ms,
+            min_timeout_ms,
         )
-        values["delivery_timeout_ms"] = least_ms
+        values["delivery_timeout_ms"] = min_timeout_ms
 
 
-def _least_delivery_timeout_ms(values: OptionValues) -> int:
-    least_ms: int = values["linger_ms"] + values["request_timeout_ms"]
-    return min(least_ms, INT_MAX)
+def _min_delivery_timeout_ms(values: OptionValues) -> int:
+    min_timeout_ms: int = values["linger_ms"] + values["request_timeout_ms"]
+    return min(min_timeout_ms, INT_MAX)
 
 
 @default(

@@ -34,7 +34,7 @@ from spark_kafka_sink.config.option import (
 )
 from spark_kafka_sink.config.sasl import ALLOWED_URLS, LOOPBACK
 from spark_kafka_sink.config.secret import HIDDEN, Secret, looks_like_a_secret
-from spark_kafka_sink.config.security_config import STORE_TYPES, identification
+from spark_kafka_sink.config.security_config import STORE_TYPES, parse_identification
 from spark_kafka_sink.errors import printable
 
 # An environment variable: the addresses that options may name, in a process that runs writes of other users.
@@ -68,14 +68,15 @@ def _parse_urls(value: object) -> tuple[str, ...]:
     return tuple(filter(None, (each.strip().rstrip(",") for each in re.split(r",\s*(?=https?://)", text, flags=re.IGNORECASE))))
 
 
-URLS = Kind("list", _parse_urls, hides=True)
+URLS = Kind("list", _parse_urls, may_hold_secret=True)
 
 
-def _addresses(texts: tuple[str, ...]) -> tuple[RegistryAddress, ...]:
-    return tuple(dict.fromkeys(_address(text, f"address {number}: " * (len(texts) > 1)) for number, text in enumerate(texts, 1)))
+def _parse_addresses(texts: tuple[str, ...]) -> tuple[RegistryAddress, ...]:
+    places = [f"address {number}: " if len(texts) > 1 else "" for number in range(1, len(texts) + 1)]
+    return tuple(dict.fromkeys(map(_parse_address, texts, places)))
 
 
-def _address(text: str, place: str) -> RegistryAddress:
+def _parse_address(text: str, place: str) -> RegistryAddress:
     """One address; the login is taken out before anything is shown. `place`: the position in the list, for errors."""
     address_text = place + printable(without_login(text))
     parts = _split_url(text)
@@ -105,10 +106,10 @@ def _parse_hidden_string(value: object) -> str:
     return text
 
 
-HIDDEN_STRING = Kind("string", _parse_hidden_string, hides=True)
+HIDDEN_STRING = Kind("string", _parse_hidden_string, may_hold_secret=True)
 
 
-def _token_endpoint(url: str) -> str:
+def _check_token_endpoint(url: str) -> str:
     """http is for this machine only, since the request contains the client's secret and the answer a token."""
     parts = _split_url(url)
     if parts is None or not parts.hostname:
@@ -125,14 +126,14 @@ def can_be_header(text: str) -> bool:
     return re.fullmatch(r"[!-~]+", text) is not None
 
 
-def _header(text: str) -> str:
+def _check_header(text: str) -> str:
     if not can_be_header(text):
         raise InvalidValueError("it must be of visible ASCII characters, without blanks")
     return text
 
 
-def _token(secret: Secret) -> Secret:
-    return Secret(_header(secret.reveal()))
+def _check_token(secret: Secret) -> Secret:
+    return Secret(_check_header(secret.reveal()))
 
 
 _PLACE = re.compile(r"(?:[\w.-]+|\[[0-9A-Fa-f:.]+\])(?::([0-9]{1,5}))?")  # host, host:port or [address]:port
@@ -154,7 +155,7 @@ def without_login(text: str) -> str:
     return scheme + slashes + location
 
 
-def _strategy(name: str) -> str:
+def _parse_strategy(name: str) -> str:
     """The simple name of a strategy; its package does not matter."""
     simple = name.rpartition(".")[2]
     if simple not in _STRATEGIES:
@@ -167,7 +168,7 @@ class RegistryConfig:
     """The options of a schema registry, checked. An attribute is named as the key, with underscores for dots. Times are in ms."""
 
     # fmt: off
-    schema_registry_url: tuple[RegistryAddress, ...] = option(URL_KEY, URLS, default="", convert=_addresses,
+    schema_registry_url: tuple[RegistryAddress, ...] = option(URL_KEY, URLS, default="", convert=_parse_addresses,
         doc="Addresses of the schema registry, http://… or https://…, separated by commas: the first that answers is used. A "
             "path belongs to the address, such as /apis/ccompat/v7.")
     auto_register_schemas: bool = option("auto.register.schemas", BOOLEAN, default=True,
@@ -176,14 +177,14 @@ class RegistryConfig:
     use_latest_version: bool = option("use.latest.version", BOOLEAN, default=False,
         doc="true: write with the latest version of the subject, as valueSchema=latest and keySchema=latest do (value.schema and "
             "key.schema of KafkaProducer).")
-    latest_cache_ttl_sec: int = option("latest.cache.ttl.sec", INT, default=60, at_least=0, or_exactly=-1,
+    latest_cache_ttl_sec: int = option("latest.cache.ttl.sec", INT, default=60, at_least=0, also_allowed=-1,
         doc="How many seconds the sink takes the latest version for the latest, before it asks again between two micro-batches; "
             "-1: as long as its process lives. KafkaProducer never asks again.")
     normalize_schemas: bool = option("normalize.schemas", BOOLEAN, default=False,
         doc="Have the registry normalize a schema when it is registered or looked up.")
-    key_subject_name_strategy: str = option("key.subject.name.strategy", STRING, default=TOPIC_NAME, convert=_strategy,
+    key_subject_name_strategy: str = option("key.subject.name.strategy", STRING, default=TOPIC_NAME, convert=_parse_strategy,
         doc=_STRATEGY_DOC.format(part="key"))
-    value_subject_name_strategy: str = option("value.subject.name.strategy", STRING, default=TOPIC_NAME, convert=_strategy,
+    value_subject_name_strategy: str = option("value.subject.name.strategy", STRING, default=TOPIC_NAME, convert=_parse_strategy,
         doc=_STRATEGY_DOC.format(part="value"))
 
     # LOGIN
@@ -196,17 +197,17 @@ class RegistryConfig:
         choices=(STATIC_TOKEN, OAUTH_TOKEN), ignore_case=True,
         doc="STATIC_TOKEN: bearer.auth.token. OAUTHBEARER: tokens from bearer.auth.issuer.endpoint.url. Not set: the one "
             "whose options are set.")
-    bearer_auth_token: Secret | None = option("bearer.auth.token", PASSWORD, default=None, convert=_token,
+    bearer_auth_token: Secret | None = option("bearer.auth.token", PASSWORD, default=None, convert=_check_token,
         doc="A token to log in with.")
     bearer_auth_issuer_endpoint_url: str | None = option("bearer.auth.issuer.endpoint.url", HIDDEN_STRING, default=None,
-        convert=_token_endpoint, doc="Token endpoint of the OAuth server, https://…, for the client credentials flow.")
+        convert=_check_token_endpoint, doc="Token endpoint of the OAuth server, https://…, for the client credentials flow.")
     bearer_auth_client_id: str | None = option("bearer.auth.client.id", STRING, default=None, doc="OAuth client id.")
     bearer_auth_client_secret: Secret | None = option("bearer.auth.client.secret", PASSWORD, default=None,
         doc="OAuth client secret.")
     bearer_auth_scope: str | None = option("bearer.auth.scope", STRING, default=None, doc="OAuth scope to request.")
-    bearer_auth_logical_cluster: str | None = option("bearer.auth.logical.cluster", STRING, default=None, convert=_header,
+    bearer_auth_logical_cluster: str | None = option("bearer.auth.logical.cluster", STRING, default=None, convert=_check_header,
         doc="Id of the registry's logical cluster (lsrc-…), which Confluent Cloud needs with a token.")
-    bearer_auth_identity_pool_id: str | None = option("bearer.auth.identity.pool.id", STRING, default=None, convert=_header,
+    bearer_auth_identity_pool_id: str | None = option("bearer.auth.identity.pool.id", STRING, default=None, convert=_check_header,
         doc="Id of the identity pool (pool-…) in Confluent Cloud.")
 
     # TLS
@@ -231,7 +232,7 @@ class RegistryConfig:
     schema_registry_ssl_key_password: Secret | None = option(
         "schema.registry.ssl.key.password", PASSWORD, default=None, doc="Password of an encrypted PEM private key.")
     schema_registry_ssl_endpoint_identification_algorithm: str | None = option(
-        "schema.registry.ssl.endpoint.identification.algorithm", STRING, default=None, convert=identification,
+        "schema.registry.ssl.endpoint.identification.algorithm", STRING, default=None, convert=parse_identification,
         doc="https: the registry's certificate must contain its host name, which is the default; empty: it is not checked.")
 
     # TIME
@@ -369,7 +370,7 @@ def _unknown_key_problems(given_keys: Iterable[str]) -> Iterator[str]:
 # RULES
 
 
-def _needs_url(config: RegistryConfig) -> Iterator[str]:
+def _url_is_set(config: RegistryConfig) -> Iterator[str]:
     if config.given_keys and not config.is_set and URL_KEY in config.given_keys:
         yield f"{URL_KEY} is empty: set it, as in https://registry:8081"
     elif config.given_keys and not config.is_set:
@@ -389,14 +390,14 @@ def _url_is_allowed(config: RegistryConfig) -> Iterator[str]:
             )
 
 
-def _basic_login(config: RegistryConfig) -> Iterator[str]:
+def _basic_login_is_whole(config: RegistryConfig) -> Iterator[str]:
     source, info = config.basic_auth_credentials_source, config.basic_auth_user_info
     has_login_in_url = any(address.login is not None for address in config.schema_registry_url)
     if info is not None and ":" not in info.reveal():
         yield "basic.auth.user.info must be user:password"
     if info is not None and (has_login_in_url or source == FROM_URL):
-        where = f"{URL_KEY} holds a login" if has_login_in_url else "basic.auth.credentials.source=URL"
-        yield f"basic.auth.user.info is set, but {where} too: remove one of the two"
+        other_login = f"{URL_KEY} holds a login" if has_login_in_url else "basic.auth.credentials.source=URL"
+        yield f"basic.auth.user.info is set, but {other_login} too: remove one of the two"
     if source == USER_INFO and info is None:
         yield "basic.auth.credentials.source=USER_INFO needs basic.auth.user.info=user:password"
     if source == FROM_URL and info is None and not has_login_in_url:
@@ -405,7 +406,7 @@ def _basic_login(config: RegistryConfig) -> Iterator[str]:
         yield "a login by basic authentication and one by bearer.auth.* are set: remove one of the two"
 
 
-def _bearer_login(config: RegistryConfig) -> Iterator[str]:
+def _bearer_login_is_whole(config: RegistryConfig) -> Iterator[str]:
     source = config.token_source
     if source == STATIC_TOKEN and config.bearer_auth_token is None:
         yield "bearer.auth.credentials.source=STATIC_TOKEN needs bearer.auth.token"
@@ -451,10 +452,10 @@ def _latest_excludes_registering(config: RegistryConfig) -> Iterator[str]:
 
 # (the keys that must be valid for the rule to be applied, the rule)
 _RULES: tuple[tuple[tuple[str, ...], Callable[[RegistryConfig], Iterable[str]]], ...] = (
-    ((URL_KEY,), _needs_url),
+    ((URL_KEY,), _url_is_set),
     ((URL_KEY,), _url_is_allowed),
-    ((URL_KEY, "basic.auth.credentials.source", "basic.auth.user.info", "bearer.auth.credentials.source"), _basic_login),
-    (tuple(key for key in REGISTRY_KEYS if key.startswith("bearer.auth.")), _bearer_login),
+    ((URL_KEY, "basic.auth.credentials.source", "basic.auth.user.info", "bearer.auth.credentials.source"), _basic_login_is_whole),
+    (tuple(key for key in REGISTRY_KEYS if key.startswith("bearer.auth.")), _bearer_login_is_whole),
     (("bearer.auth.issuer.endpoint.url",), _token_url_is_allowed),
     ((URL_KEY, "basic.auth.user.info"), _warn_of_login_in_clear_text),
     (("use.latest.version", "auto.register.schemas"), _latest_excludes_registering),

@@ -94,7 +94,7 @@ def problems(values: Mapping[str, Any]) -> Iterator[str]:
         yield f"sasl.jaas.config cannot be read: {entry.text}"
         return
     if entry.module and entry.simple_name != LOGIN_MODULES[mechanism]:
-        yield _mismatch(values, entry)
+        yield _mismatch_problem(values, entry)
         return
     yield from _RULES[mechanism](values, entry)
 
@@ -105,7 +105,7 @@ def read_entry(values: Mapping[str, Any]) -> JaasEntry | JaasProblem:
     return NO_JAAS_ENTRY if secret is None else parse_jaas(secret.reveal())
 
 
-def _mismatch(values: Mapping[str, Any], entry: JaasEntry) -> str:
+def _mismatch_problem(values: Mapping[str, Any], entry: JaasEntry) -> str:
     mechanism = values["sasl_mechanism"]
     hint = "" if "sasl.mechanism" in values["given_keys"] else " (the default)"
     fitting_mechanisms = [name for name, module in LOGIN_MODULES.items() if module == entry.simple_name]
@@ -120,7 +120,7 @@ def _mismatch(values: Mapping[str, Any], entry: JaasEntry) -> str:
     )
 
 
-def _name_and_password(values: Mapping[str, Any], entry: JaasEntry) -> Iterator[str]:
+def _password_problems(values: Mapping[str, Any], entry: JaasEntry) -> Iterator[str]:
     module = LOGIN_MODULES[values["sasl_mechanism"]]
     missing_names = [name for name in ("username", "password") if not entry.get(name)]
     if not entry.module:
@@ -138,7 +138,7 @@ def _can_be_sent(text: str) -> bool:
     return "\0" not in text and not any("\ud800" <= character <= "\udfff" for character in text)
 
 
-def _oauthbearer(values: Mapping[str, Any], entry: JaasEntry) -> Iterator[str]:
+def _oauthbearer_problems(values: Mapping[str, Any], entry: JaasEntry) -> Iterator[str]:
     handler, retriever = values["sasl_login_callback_handler_class"], values["sasl_oauthbearer_jwt_retriever_class"]
     source = token_source(values)
     if source is CALLBACK and not _DOTTED.fullmatch(handler):
@@ -153,7 +153,7 @@ def _oauthbearer(values: Mapping[str, Any], entry: JaasEntry) -> Iterator[str]:
             " sasl.login.callback.handler.class to the dotted name of a Python function that returns one"
         )
     if source in (CLIENT_CREDENTIALS, JWT_BEARER, TOKEN_FILE):
-        yield from _endpoint(values, source)
+        yield from _endpoint_problems(values, source)
     if source is CLIENT_CREDENTIALS and not _has_client_credentials(values, entry):
         yield (
             "sasl.oauthbearer.token.endpoint.url needs sasl.oauthbearer.client.credentials.client.id and …client.secret (or"
@@ -164,7 +164,7 @@ def _oauthbearer(values: Mapping[str, Any], entry: JaasEntry) -> Iterator[str]:
     ):
         yield "JwtBearerJwtRetriever needs sasl.oauthbearer.assertion.file or sasl.oauthbearer.assertion.private.key.file"
     if source is JWT_BEARER:
-        yield from _files_not_allowed(values)
+        yield from _file_problems(values)
 
 
 def _has_client_credentials(values: Mapping[str, Any], entry: JaasEntry) -> bool:
@@ -174,7 +174,7 @@ def _has_client_credentials(values: Mapping[str, Any], entry: JaasEntry) -> bool
     return bool(client_id) and bool(secret)
 
 
-def _endpoint(values: Mapping[str, Any], source: str) -> Iterator[str]:
+def _endpoint_problems(values: Mapping[str, Any], source: str) -> Iterator[str]:
     """What is wrong with the token endpoint. http is for this machine only: the client's secret and a token are sent."""
     key = "sasl.oauthbearer.token.endpoint.url"
     try:
@@ -204,7 +204,7 @@ def _is_url_allowed(url: str, source: str) -> bool:
     return source is not TOKEN_FILE if allowed_urls is None else url in _list_items(allowed_urls)
 
 
-def _files_not_allowed(values: Mapping[str, Any]) -> Iterator[str]:
+def _file_problems(values: Mapping[str, Any]) -> Iterator[str]:
     allowed_files = _list_items(os.environ.get(ALLOWED_FILES, ""))
     for name in _ASSERTION_FILES:
         path = values[f"sasl_oauthbearer_{name}"]
@@ -219,7 +219,7 @@ def _list_items(text: str) -> set[str]:
     return {each.strip() for each in text.split(",") if each.strip()}
 
 
-def _gssapi(values: Mapping[str, Any], entry: JaasEntry) -> Iterator[str]:
+def _gssapi_problems(values: Mapping[str, Any], entry: JaasEntry) -> Iterator[str]:
     service_name, name_in_entry = values["sasl_kerberos_service_name"], entry.get("serviceName")
     if not service_name and not name_in_entry:
         hint = "" if "sasl.mechanism" in values["given_keys"] else " (the default)"
@@ -237,17 +237,17 @@ def _gssapi(values: Mapping[str, Any], entry: JaasEntry) -> Iterator[str]:
 _AWS_OPTIONS = {"awsProfileName", "awsRoleArn", "awsRoleSessionName", "awsStsRegion", "awsDebugCreds"}
 
 
-def _aws(_: Mapping[str, Any], entry: JaasEntry) -> Iterator[str]:
+def _aws_problems(_: Mapping[str, Any], entry: JaasEntry) -> Iterator[str]:
     bad_names = sorted(set(entry.names()) - _AWS_OPTIONS)
     if bad_names:
         yield f"sasl.jaas.config: {len(bad_names)} options of IAMLoginModule are not known; use {', '.join(sorted(_AWS_OPTIONS))}"
 
 
 _RULES = {
-    PLAIN: _name_and_password,
-    SCRAM_SHA_256: _name_and_password,
-    SCRAM_SHA_512: _name_and_password,
-    OAUTHBEARER: _oauthbearer,
-    GSSAPI: _gssapi,
-    AWS_MSK_IAM: _aws,
+    PLAIN: _password_problems,
+    SCRAM_SHA_256: _password_problems,
+    SCRAM_SHA_512: _password_problems,
+    OAUTHBEARER: _oauthbearer_problems,
+    GSSAPI: _gssapi_problems,
+    AWS_MSK_IAM: _aws_problems,
 }

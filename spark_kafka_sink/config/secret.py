@@ -6,7 +6,6 @@ import re
 
 HIDDEN = "[hidden]"
 
-
 # A key or certificate, a login of JAAS, a password by its name, and text of several lines that is no list with commas.
 _SECRETS = re.compile(r"-----BEGIN|LoginModule\s+\w|(?:password|passphrase|secret)\s*=|[^,\s][^\S\n]*\n\s*[^,\s]", re.IGNORECASE)
 

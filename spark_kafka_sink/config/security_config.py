@@ -29,7 +29,7 @@ STORE_TYPES = ("JKS", "PKCS12", "PEM")
 _OLD_TLS_VERSIONS = ("TLSv1.1", "TLSv1", "SSLv3", "SSLv2Hello")
 
 
-def _tls_versions(names: tuple[str, ...]) -> tuple[str, ...]:
+def _parse_tls_versions(names: tuple[str, ...]) -> tuple[str, ...]:
     usable_versions = tuple(name for name in names if name in ("TLSv1.2", "TLSv1.3"))
     unknown_names = [name for name in names if name not in usable_versions and name not in _OLD_TLS_VERSIONS]
     if unknown_names or not usable_versions:
@@ -39,7 +39,7 @@ def _tls_versions(names: tuple[str, ...]) -> tuple[str, ...]:
     return usable_versions
 
 
-def identification(algorithm: str) -> str:
+def parse_identification(algorithm: str) -> str:
     """A `convert` for the options that are called ssl.endpoint.identification.algorithm."""
     if algorithm.lower() not in ("https", ""):
         raise InvalidValueError("https is expected, or an empty value, which disables the check of host names")
@@ -60,7 +60,7 @@ class SecurityConfig:
     ssl_protocol: str = option("ssl.protocol", STRING, default="TLSv1.3", choices=("TLSv1.3", "TLSv1.2", "TLS"),
         doc="Highest TLS version; TLS: any.")
     ssl_enabled_protocols: tuple[str, ...] = option("ssl.enabled.protocols", LIST, default="TLSv1.2,TLSv1.3",
-        convert=_tls_versions, doc="TLS versions to offer; versions before TLSv1.2 are ignored.")
+        convert=_parse_tls_versions, doc="TLS versions to offer; versions before TLSv1.2 are ignored.")
     ssl_cipher_suites: tuple[str, ...] = option("ssl.cipher.suites", LIST, default="",
         doc="Cipher suites to offer, by Java's names or OpenSSL's; empty: OpenSSL's default.")
     ssl_keystore_type: str = option("ssl.keystore.type", STRING, default="JKS", choices=STORE_TYPES, ignore_case=True,
@@ -85,7 +85,7 @@ class SecurityConfig:
     ssl_truststore_certificates: Secret | None = option("ssl.truststore.certificates", PASSWORD, default=None,
         doc="The trusted certificates as PEM text.")
     ssl_endpoint_identification_algorithm: str = option("ssl.endpoint.identification.algorithm", STRING, default="https",
-        convert=identification,
+        convert=parse_identification,
         doc="https: a broker's certificate must contain its host name; empty: the host name is not checked.")
 
     # SASL

@@ -25,7 +25,7 @@ from spark_kafka_sink.config.format_options import (
     PartOptions,
     SchemaReference,
     read_reference,
-    read_subject,
+    require_subject_name,
 )
 from spark_kafka_sink.config.option import BOOLEAN, STRING, Option, conceal, join_problems, option, options_of, read_all
 from spark_kafka_sink.config.registry_config import URL_KEY, RegistryConfig
@@ -43,9 +43,9 @@ class SerializerConfig:
         doc=_DERIVED_SCHEMA_DOC.format(part=VALUE_PART))
     key_schema: SchemaReference | None = option("key.schema", SCHEMA, default=None, non_empty=True, convert=read_reference,
         doc=_DERIVED_SCHEMA_DOC.format(part=KEY_PART))
-    value_subject: str | None = option("value.subject", STRING, default=None, non_empty=True, convert=read_subject,
+    value_subject: str | None = option("value.subject", STRING, default=None, non_empty=True, convert=require_subject_name,
         doc=SUBJECT_DOC.format(part=VALUE_PART))
-    key_subject: str | None = option("key.subject", STRING, default=None, non_empty=True, convert=read_subject,
+    key_subject: str | None = option("key.subject", STRING, default=None, non_empty=True, convert=require_subject_name,
         doc=SUBJECT_DOC.format(part=KEY_PART))
     value_record_name: str | None = option("value.record.name", STRING, default=None, non_empty=True,
         doc=RECORD_NAME_DOC.format(part=VALUE_PART))

@@ -57,27 +57,27 @@ _SPARK_SOURCE_OPTIONS = frozenset(
 )
 
 
-def _topic(name: str) -> str:
+def _require_topic_name(name: str) -> str:
     if not is_topic_name(name):
         raise InvalidValueError(TOPIC_NAME_RULE)
     return name
 
 
-def _identifier(name: str) -> str:
-    """A part of transactional ids and of group names, which brokers keep."""
+def _require_identifier(name: str) -> str:
+    """The name, unchanged: it becomes a part of transactional ids and of group names, which brokers keep."""
     if len(name.encode("utf-8", "replace")) > MAX_IDENTIFIER_BYTES or not name.isprintable():
         raise InvalidValueError(f"it must be printable text of at most {MAX_IDENTIFIER_BYTES} bytes in UTF-8")
     return name
 
 
-def _plain_identifier(name: str) -> str:
-    """An identifier that also stands in report lines and names of files."""
-    if not _PLAIN.fullmatch(name):
+def _require_plain_identifier(name: str) -> str:
+    """The name, unchanged: it also stands in report lines and names of files."""
+    if not _PLAIN_IDENTIFIER.fullmatch(name):
         raise InvalidValueError("it must consist of letters, digits, blanks and . _ ~ : @ / + = -")
-    return _identifier(name)
+    return _require_identifier(name)
 
 
-_PLAIN = re.compile(r"[A-Za-z0-9._~:@/+= -]+")
+_PLAIN_IDENTIFIER = re.compile(r"[A-Za-z0-9._~:@/+= -]+")
 
 # What may happen to a row that cannot be written.
 FAIL_TASK, SKIP, DEAD_LETTER = ROW_POLICIES = ("fail", "skip", "deadLetter")
@@ -92,17 +92,17 @@ class SinkOptions(FormatOptions):
     """The options of a Spark write, checked. Names are not case-sensitive, as everywhere in Spark."""
 
     # fmt: off
-    topic: str | None = option("topic", STRING, default=None, convert=_topic,
+    topic: str | None = option("topic", STRING, default=None, convert=_require_topic_name,
         doc="Topic of all rows; overrides a `topic` column.")
     delivery_guarantee: str = option(
         "deliveryGuarantee", STRING, default=AT_LEAST_ONCE, choices=(AT_LEAST_ONCE, NO_GUARANTEE, EXACTLY_ONCE), ignore_case=True,
         doc="at-least-once: a task succeeds only when all in-sync replicas have acknowledged every row. exactly-once: readers "
             "with isolation.level=read_committed see each row once, and nothing of a write that fails. none: kafka.acks decides.")
     transactional_id_prefix: str | None = option("transactionalIdPrefix", STRING, default=None, non_empty=True,
-        convert=_identifier,
+        convert=_require_identifier,
         doc="Required by exactly-once: the beginning of its transactional ids and groups. One query or job at a time uses a "
             "prefix: a new one aborts what an earlier one has left.")
-    txn_app_id: str | None = option("txnAppId", STRING, default=None, non_empty=True, convert=_plain_identifier,
+    txn_app_id: str | None = option("txnAppId", STRING, default=None, non_empty=True, convert=_require_plain_identifier,
         doc="exactly-once: name of a series of writes of df.write. Each number in txnVersion is written once. A stream needs "
             "neither, nor does a foreachBatch function in its own thread: Spark tells the query's id and the batch's number.")
     txn_version: int | None = option("txnVersion", LONG, default=None, at_least=0,
@@ -114,7 +114,7 @@ class SinkOptions(FormatOptions):
         "onNonDeterministicReplay", STRING, default=FAIL_TASK, choices=(FAIL_TASK, KEEP_FIRST), ignore_case=True,
         doc="exactly-once: when a repetition of a committed write brings other rows. fail: it is an error. keepFirst: none of "
             "them is written, with a warning, and the report counts them.")
-    marker_topic: str | None = option("markerTopic", STRING, default=None, convert=_topic,
+    marker_topic: str | None = option("markerTopic", STRING, default=None, convert=_require_topic_name,
         doc="exactly-once: existing topic that the offsets of markers and decisions name; nothing is written to it. Not set: the "
             "option topic. Required when the topics come from a column.")
     include_headers: bool = option("includeHeaders", BOOLEAN, default=False,
@@ -127,7 +127,7 @@ class SinkOptions(FormatOptions):
     on_invalid_record: str = option("onInvalidRecord", STRING, default=FAIL_TASK, choices=ROW_POLICIES, ignore_case=True,
         doc="What happens to a row that cannot be written, such as one with a null topic, or that a broker rejects "
             f"(INVALID_RECORD, INVALID_TIMESTAMP). {_OUTCOMES_DOC}")
-    dead_letter_topic: str | None = option("deadLetterTopic", STRING, default=None, convert=_topic,
+    dead_letter_topic: str | None = option("deadLetterTopic", STRING, default=None, convert=_require_topic_name,
         doc="Topic for rows that cannot be written: key, value and headers unchanged, plus headers that give the reason.")
     show_keys: bool = option("showKeys", BOOLEAN, default=True,
         doc="Show the beginning of a row's key in errors and warnings that name the row; false: only its size.")
@@ -177,12 +177,12 @@ class SinkOptions(FormatOptions):
         producer_options = {
             name[len(PRODUCER_PREFIX) :]: value for name, value in given_options.items() if name.startswith(PRODUCER_PREFIX)
         }
-        problems.extend(_refuse_registry_options(producer_options))
-        problems.extend(_refuse_serializers(producer_options))
-        problems.extend(_refuse_transactional_id(producer_options))
+        problems.extend(_remove_registry_options(producer_options))
+        problems.extend(_remove_serializers(producer_options))
+        problems.extend(_remove_transactional_id(producer_options))
         values: dict[str, Any] = read_all(options_of(cls), own_options, problems)
         if values.get("delivery_guarantee") == EXACTLY_ONCE:
-            problems.extend(_refuse_options_against_transactions(producer_options))
+            problems.extend(_remove_options_against_transactions(producer_options))
         registry = _read_registry(given_options, problems)
         problems.extend(format_conflicts(values, own_options, registry))
         producer = ProducerConfig.read(producer_options, problems, defaults=BULK_DEFAULTS, prefix=PRODUCER_PREFIX)
@@ -219,8 +219,7 @@ def _registry_names(names: Iterable[str], *, other_names: Container[str] | None 
 
 
 def _is_of_others(name: str) -> bool:
-    is_known = name in _SINK_KEYS or name in _ADDED_BY_SPARK or name in _SPARK_SOURCE_OPTIONS
-    return is_known or name.startswith(PRODUCER_PREFIX)
+    return name in (*_SINK_KEYS, *_ADDED_BY_SPARK, *_SPARK_SOURCE_OPTIONS) or name.startswith(PRODUCER_PREFIX)
 
 
 def _read_registry(options: Mapping[str, object], problems: list[str]) -> RegistryConfig | None:
@@ -258,23 +257,23 @@ def _nearest(name: str, known_names: Mapping[str, str]) -> str | None:
     return names.get(nearest_key(name, names) or "")
 
 
-def _refuse_registry_options(producer_options: dict[str, object]) -> Iterator[str]:
-    """Options of the registry after the prefix `kafka.`, which is only for options of the producer. Removes the keys."""
+def _remove_registry_options(producer_options: dict[str, object]) -> Iterator[str]:
+    """Remove options of the registry, and yield a problem for each: the prefix `kafka.` is only for options of the producer."""
     for key in sorted(_registry_names(producer_options, other_names=PRODUCER_KEYS)):
         del producer_options[key]
         yield f"{PRODUCER_PREFIX}{key}: options of the schema registry have no {PRODUCER_PREFIX} before them: write {key}"
 
 
-def _refuse_serializers(producer_options: dict[str, object]) -> Iterator[str]:
-    """The errors and their texts are Spark's. Removes the keys, so that the producer does not log a warning about them too."""
+def _remove_serializers(producer_options: dict[str, object]) -> Iterator[str]:
+    """Remove serializers, so that the producer does not warn of them too, and yield a problem for each, in Spark's words."""
     if producer_options.pop("key.serializer", None) is not None:
         yield "Kafka option 'key.serializer' is not supported as keys are serialized with ByteArraySerializer."
     if producer_options.pop("value.serializer", None) is not None:
         yield "Kafka option 'value.serializer' is not supported as value are serialized with ByteArraySerializer."
 
 
-def _refuse_transactional_id(producer_options: dict[str, object]) -> Iterator[str]:
-    """One transactional.id for all tasks would have them fence each other."""
+def _remove_transactional_id(producer_options: dict[str, object]) -> Iterator[str]:
+    """Remove transactional.id, and yield a problem: all tasks would fence each other if they had the same id."""
     if producer_options.pop("transactional.id", None) is not None:
         yield (
             f"{PRODUCER_PREFIX}transactional.id is for KafkaProducer, as all tasks would fence each other: write"
@@ -282,8 +281,8 @@ def _refuse_transactional_id(producer_options: dict[str, object]) -> Iterator[st
         )
 
 
-def _refuse_options_against_transactions(producer_options: dict[str, object]) -> Iterator[str]:
-    """Options that rule out transactions. Removes the keys: the producer's own rules would propose other remedies."""
+def _remove_options_against_transactions(producer_options: dict[str, object]) -> Iterator[str]:
+    """Remove options that rule out transactions, as the producer's rules propose other remedies, and yield a problem for each."""
     for key, requirement, is_allowed in _NEEDED_BY_TRANSACTIONS:
         value = str(producer_options.get(key, "")).strip().lower()
         if value and not is_allowed(value):
@@ -294,8 +293,8 @@ def _refuse_options_against_transactions(producer_options: dict[str, object]) ->
             )
 
 
-def _is_number_outside(value: str, least: int, most: int) -> bool:
-    return value.isascii() and value.isdecimal() and not least <= int(value) <= most
+def _is_number_outside(value: str, minimum: int, maximum: int) -> bool:
+    return value.isascii() and value.isdecimal() and not minimum <= int(value) <= maximum
 
 
 # (key, what its value must be, whether a value is allowed; read_all reports what is no value of the option at all)

@@ -66,33 +66,33 @@ def _decision_in(ledger: Ledger, record: CommittedOffset) -> Decision | KafkaErr
         return error
 
 
-def protected_ids(client: TransactionClient, names: PrefixNames, tasks: Sequence[AttemptId]) -> set[AttemptId]:
-    """Those of these unfinished ids that must not be fenced: their owner has decided to commit the transaction, or its decision
+def find_protected_ids(client: TransactionClient, names: PrefixNames, attempt_ids: Sequence[AttemptId]) -> set[AttemptId]:
+    """Find the unfinished ids that must not be fenced: their owner has decided to commit the transaction, or the owner's decision
     cannot be read. Raises KafkaError."""
     entries: dict[AttemptId, list[TaskTransaction]] = {}
-    unreadable: set[str] = set()
-    for owner, decisions in decisions_of(client, names, dict.fromkeys(task.owner for task in tasks)).items():
+    unreadable_owners: set[str] = set()
+    for owner, decisions in decisions_of(client, names, dict.fromkeys(each.owner for each in attempt_ids)).items():
         for _, decision in decisions:
             if isinstance(decision, LedgerError):
                 logger.warning("! transactions of owner %s are left as they are: %s", printable(owner), decision)
-                unreadable.add(owner)
+                unreadable_owners.add(owner)
             elif isinstance(decision, KafkaError):
                 raise decision
             else:
                 for entry in decision.entries:
                     entries.setdefault(AttemptId(owner, entry.partition, entry.attempt), []).append(entry)
-    open_ids = _open_ids(client, names, {task: entries[task] for task in tasks if task in entries})
-    return {task for task in tasks if task.owner in unreadable or task in open_ids}
+    open_ids = _find_open_ids(client, names, {each: entries[each] for each in attempt_ids if each in entries})
+    return {each for each in attempt_ids if each.owner in unreadable_owners or each in open_ids}
 
 
-def _open_ids(client: TransactionClient, names: PrefixNames, entries: dict[AttemptId, list[TaskTransaction]]) -> set[AttemptId]:
-    """Find the tasks whose transaction is open, and is that of one of the entries."""
-    ids = {names.transactional_id(task): task for task in entries}
+def _find_open_ids(
+    client: TransactionClient, names: PrefixNames, entries: dict[AttemptId, list[TaskTransaction]]
+) -> set[AttemptId]:
+    """Find the ids whose open transaction is that of one of their entries."""
+    ids = {names.transactional_id(attempt_id): attempt_id for attempt_id in entries}
     descriptions = client.describe_transactions(ids) if ids else {}
-    pairs = ((task, descriptions[transactional_id]) for transactional_id, task in ids.items())
-    return {
-        task for task, description in pairs if description and any(description.is_open(each.identity) for each in entries[task])
-    }
+    pairs = [(attempt_id, descriptions[transactional_id]) for transactional_id, attempt_id in ids.items()]
+    return {key for key, description in pairs if description and any(description.is_open(each.identity) for each in entries[key])}
 
 
 # CARRYING OUT
@@ -158,6 +158,6 @@ def abort_prefix(client: TransactionClient, names: PrefixNames, marker_topic: st
     Returns how many transactional ids were fenced.
     """
     Ledger(client, names, "", marker_topic).record_abort(now)
-    unfinished_ids = [each.task for each in list_unfinished(client, names) or ()]
-    decided_ids = protected_ids(client, names, unfinished_ids)
-    return fence_all(client, names, [task for task in unfinished_ids if task not in decided_ids])
+    unfinished_ids = [each.attempt_id for each in list_unfinished(client, names) or ()]
+    protected_ids = find_protected_ids(client, names, unfinished_ids)
+    return fence_all(client, names, [each for each in unfinished_ids if each not in protected_ids])

@@ -1,8 +1,8 @@
 """Transactional ids that earlier tasks have left unfinished, and how they are fenced.
 
-An id is unfinished until its transaction is complete. An id becomes Empty when a task takes it, and when it is fenced. So each
-fenced id is brought to CompleteAbort at once. The ids that are still Empty then belong to tasks that work, have died or had no
-rows. Only unfinished ids are listed: few, however many ids a prefix has.
+An id is unfinished until its transaction is complete. A task that takes an id leaves it Empty, which is unfinished, and so does
+fencing. Therefore fence_all brings each id that it has fenced on to CompleteAbort. Ids that stay Empty belong to tasks that work,
+have died or had no rows. Only unfinished ids are listed: they are few, however many ids a prefix has.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _GUESSED_ATTEMPTS = 4  # the default of spark.task.maxFailures
 class UnfinishedId(NamedTuple):
     """A transactional id whose transaction is not complete: the task attempt that had the id, and the state."""
 
-    task: AttemptId
+    attempt_id: AttemptId
     state: str
 
 
@@ -49,7 +49,7 @@ def list_unfinished_question(client: TransactionClient, names: PrefixNames) -> Q
 
 
 def whole_list_questions(client: TransactionClient, names: PrefixNames) -> WholeListQuestions[list[UnfinishedId]] | None:
-    """The questions that replace a call of `list_unfinished`; see WholeListQuestions."""
+    """The questions that replace a call of `list_unfinished`; None if the client does not know yet whom to ask."""
     questions = client.whole_list_questions(names.id_prefix, UNFINISHED)
     if questions is None:
         return None
@@ -57,21 +57,21 @@ def whole_list_questions(client: TransactionClient, names: PrefixNames) -> Whole
 
 
 def _parse_unfinished(names: PrefixNames, transactions: Iterable[ListedTransaction]) -> list[UnfinishedId]:
-    tasks = ((names.parse(each.transactional_id), each.state) for each in transactions)
-    return [UnfinishedId(task, state) for task, state in tasks if task is not None]
+    pairs = ((names.parse(each.transactional_id), each.state) for each in transactions)
+    return [UnfinishedId(attempt_id, state) for attempt_id, state in pairs if attempt_id is not None]
 
 
 def guess_unfinished(owner: str, partitions: Iterable[int]) -> list[UnfinishedId]:
     """The ids that an owner has probably used, for brokers that cannot list."""
-    tasks = (AttemptId(owner, partition, attempt) for partition in partitions for attempt in range(_GUESSED_ATTEMPTS))
-    return [UnfinishedId(task, TransactionState.ONGOING) for task in tasks]
+    attempt_ids = (AttemptId(owner, partition, attempt) for partition in partitions for attempt in range(_GUESSED_ATTEMPTS))
+    return [UnfinishedId(each, TransactionState.ONGOING) for each in attempt_ids]
 
 
-def fence_all(client: TransactionClient, names: PrefixNames, tasks: Collection[AttemptId]) -> int:
+def fence_all(client: TransactionClient, names: PrefixNames, attempt_ids: Collection[AttemptId]) -> int:
     """Fence these ids, and return how many. Blocks until their transactions are aborted, or committed if that had begun."""
-    if not tasks:
+    if not attempt_ids:
         return 0
-    fenced_ids = client.fence(map(names.transactional_id, tasks))
+    fenced_ids = client.fence(map(names.transactional_id, attempt_ids))
     for transactional_id in fenced_ids:
         logger.info("= fenced transactional id %s", printable(transactional_id))
     # An id that cannot be completed now is listed again, and fenced by the next write.

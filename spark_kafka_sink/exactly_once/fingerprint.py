@@ -5,7 +5,7 @@ how they are cut into Arrow batches. A task stores it with its marker (see `ledg
 
     row      finish(content + partition * p + topic * t)              partition: -2**63 for null; timestamps are left out
     topic    finish(content) of the topic's name                      the same for an option as for a column
-    content  segment 0 + finish(segment 1 + STEP) + finish(segment 2 + 2 * STEP) … + length of each field * l0, l1, l2
+    content  segment 0 + finish(segment 1 + STEP) + finish(segment 2 + 2 * STEP) + … + (length 0 * l0 + length 1 * l1 + …)
     segment  sum of reverse(word * STEP) * f[i]                       i: 0 … 1,023, the place of the word in its segment
     words    the bytes of all fields, one after the other, zeros up to a multiple of 8, as little-endian numbers of 8 bytes
     fields   key, value, and the headers as a record writes them, without their count; the length of a null is -1
@@ -124,7 +124,7 @@ def _topic_hash(name: bytes | None) -> int:
 
 
 def _finish(hashes: Hashes64) -> Hashes64:
-    """Each bit of the result depends on each bit of the hash; no two hashes have one result. Changes its argument."""
+    """Each bit of the result depends on each bit of the hash; different hashes stay different. Changes its argument."""
     hashes ^= hashes >> np.uint64(30)
     hashes *= np.uint64(0xBF58476D1CE4E5B9)
     hashes ^= hashes >> np.uint64(27)

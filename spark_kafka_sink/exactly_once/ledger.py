@@ -16,7 +16,7 @@ from spark_kafka_sink.admin.question import Question
 from spark_kafka_sink.admin.transaction_client import TransactionClient
 from spark_kafka_sink.exactly_once.ledger_records import (
     MAX_TASKS,
-    WIDTHS,
+    WIDTH_EXPONENTS,
     Decision,
     DecisionState,
     Marker,
@@ -48,15 +48,15 @@ class LedgerView(NamedTuple):
 
 
 class AllMarkers(NamedTuple):
-    """The markers of all partitions that any version of an owner has had, and how many partitions are on record."""
+    """The markers of all partitions that any version of an owner has had, and how many partitions are recorded (record_width)."""
 
     by_partition: dict[int, Marker]
-    partitions_on_record: int
+    recorded_width: int
 
 
 class Ledger:
     """One owner's records, as one process reads and writes them. Blocks as TransactionClient does; used by one thread at a time.
-    `marker_topic` is an existing topic, which the offsets name. Reading and writing offsets takes READ on it."""
+    The offsets name `marker_topic`, an existing topic. Whoever reads or writes them needs the permission READ on this topic."""
 
     def __init__(self, client: TransactionClient, names: PrefixNames, owner: str, marker_topic: str) -> None:
         self.client = client
@@ -66,14 +66,14 @@ class Ledger:
 
     # WHAT A TASK READS AND WRITES
 
-    def fetch_view(self, planned: DriverTime, partition: int) -> LedgerView:
+    def fetch_view(self, planned_at: DriverTime, partition: int) -> LedgerView:
         """Read what a task has to know before it writes this Spark partition. Raises as `fetch_decision` does."""
         groups = (self.names.decision_group(self.owner), self.names.aborted_group, self.marker_group(partition))
         records = self._read(groups)
         decision_record, abort, marker_record = (records.get(group) for group in groups)
         return LedgerView(
             decision=None if decision_record is None else self.decode_decision(decision_record),
-            is_aborted=abort is not None and abort.metadata == planned.host and planned.time_ms < abort.offset,
+            is_aborted=abort is not None and abort.metadata == planned_at.host and planned_at.time_ms < abort.offset,
             marker=None if marker_record is None else read_marker(marker_record, groups[2]),
         )
 
@@ -119,10 +119,10 @@ class Ledger:
 
     def write_decision(self, decision: Decision) -> None:
         """Write a decision, its overflow groups first. Raises KafkaError; after a time-out it may be written all the same."""
-        if decision.tasks > MAX_TASKS:
+        if decision.task_count > MAX_TASKS:
             raise CommitFailedError(
-                f"an exactly-once write has at most {MAX_TASKS:,} Spark partitions, and this one has {decision.tasks:,}. Nothing"
-                " was committed: write with fewer partitions (coalesce)"
+                f"an exactly-once write has at most {MAX_TASKS:,} Spark partitions, and this one has {decision.task_count:,}."
+                " Nothing was committed: write with fewer partitions (coalesce)"
             )
         packed_entries = pack_entries(decision.entries)
         text = decision_text(decision)
@@ -144,8 +144,8 @@ class Ledger:
         return self.client.commit_offsets_question(self.names.decision_group(self.owner), {self.marker_partition: record})
 
     def all_markers_question(self, partition_count: int) -> Question[AllMarkers]:
-        """The answer has the markers of this many partitions, or of as many as are on record, if that is more."""
-        groups = {self.names.width_group(self.owner, number): 2**number for number in WIDTHS}
+        """The answer has the markers of this many partitions, or of as many as are recorded, if that is more."""
+        groups = {self.names.width_group(self.owner, exponent): 2**exponent for exponent in WIDTH_EXPONENTS}
         markers = {self.marker_group(partition): partition for partition in range(partition_count)}
 
         def read(records: dict[str, CommittedOffset]) -> AllMarkers:
@@ -157,8 +157,8 @@ class Ledger:
 
     def record_width(self, partition_count: int) -> None:
         """Record how many partitions a version has, rounded up to a power of two. Each power has its own group."""
-        number = (partition_count - 1).bit_length()
-        self._write(self.names.width_group(self.owner, number), 2**number, "")
+        exponent = (partition_count - 1).bit_length()
+        self._write(self.names.width_group(self.owner, exponent), 2**exponent, "")
 
     def record_abort(self, now: DriverTime) -> None:
         """Record that all writes of the prefix that were planned before `now` on the same machine are aborted."""
@@ -177,16 +177,16 @@ class Ledger:
             lambda answers: {group: each[marker_partition] for group, each in answers.items() if marker_partition in each}
         )
 
-    def _write(self, group: str, version: int, metadata: str) -> None:
-        self.client.commit_offsets(group, {self.marker_partition: (version, metadata)})
+    def _write(self, group: str, offset: int, metadata: str) -> None:
+        self.client.commit_offsets(group, {self.marker_partition: (offset, metadata)})
 
     def _overflow_groups(self, decision: Decision, group_count: int) -> list[str]:
         turn = decision.version % OVERFLOW_TURNS
-        numbers = range(turn, turn + OVERFLOW_TURNS * group_count, OVERFLOW_TURNS)
-        return [self.names.overflow_group(self.owner, number) for number in numbers]
+        indexes = range(turn, turn + OVERFLOW_TURNS * group_count, OVERFLOW_TURNS)
+        return [self.names.overflow_group(self.owner, index) for index in indexes]
 
     def _fetch_entries(self, decision: Decision, values: Mapping[str, str], group: str) -> str | None:
-        """None if the overflow groups do not hold them any more."""
+        """Return the packed entries of a decision; None if its overflow groups do not hold all of them any more."""
         if "entries" in values:
             return values["entries"]
         groups = self._overflow_groups(decision, overflow_group_count(values, group))

@@ -7,8 +7,8 @@ The offset is the version, the metadata holds the rest:
     decision    `decided tasks=2 partitions=2 rows=5 fingerprint=… value_schema=12 earlier=… earlier_schemas=… entries=…`
                 state: decided, carried-out, incomplete; `earlier`: the contents of the versions before, packed
     width       the offset is the number of partitions: a power of two, in a group of its own, so that no other driver's
-                decision overwrites it; a driver writes it before a decision that has more partitions than are on record
-    aborted     the host of the driver; the offset is the time: what it planned before is aborted
+                decision overwrites it; a driver writes it before a decision that has more partitions than are recorded
+    aborted     the host of the driver; the offset is a time: the writes that this host planned before it are aborted
 
 `entries` are the tasks' transactions, packed and compressed. If they are too long for an offset's metadata, they are written into
 overflow groups first, and the decision says `overflow=3 digest=…`: how many groups there are, and the digest of what is in them.
@@ -37,11 +37,11 @@ from spark_kafka_sink.config.format_options import MAX_SCHEMA_ID
 from spark_kafka_sink.errors import KafkaError, printable
 from spark_kafka_sink.exactly_once.writes import NO_SCHEMAS, Content, SchemaIds, TaskTransaction
 
-METADATA_BYTES = 4_000  # below offset.metadata.max.bytes, whose default is 4,096
+MAX_METADATA_BYTES = 4_000  # below offset.metadata.max.bytes, whose default is 4,096
 MAX_OVERFLOW_GROUPS = 10_000  # for one decision: 40 MB, enough for MAX_TASKS
 MAX_TASKS = 1_000_000  # of a write; each costs the driver some requests
-WIDTHS = range(MAX_TASKS.bit_length() + 1)  # exponents of powers of two
-EARLIER_VERSIONS = 10  # how many versions' contents a decision has, besides its own
+WIDTH_EXPONENTS = range(MAX_TASKS.bit_length() + 1)  # a width, as it is recorded, is two to the power of one of these
+MAX_EARLIER_VERSIONS = 10  # how many versions' contents a decision has, besides its own
 MAX_NUMBER = 2**63 - 1
 
 
@@ -85,8 +85,8 @@ class Decision:
 
     version: int
     state: DecisionState
-    tasks: int  # Spark partitions of the write
-    partitions: int  # the most that any version of this owner has had, as far as it is known
+    task_count: int  # one for each Spark partition of the write
+    max_width: int  # the most Spark partitions that any version of this owner has had, as far as it is known
     content: Content  # what is in Kafka, or will be: the whole write, all partitions together
     entries: tuple[TaskTransaction, ...] = ()  # the transactions to be committed; only while `state` is DECIDED
     earlier: tuple[EarlierVersion, ...] = ()  # the last versions before this one that are in Kafka as a whole
@@ -110,7 +110,7 @@ class Decision:
         """The `earlier` for a decision on `version` that replaces this one."""
         if self.version == version or self.state is DecisionState.INCOMPLETE:
             return self.earlier
-        return (*self.earlier, EarlierVersion(self.version, self.content))[-EARLIER_VERSIONS:]
+        return (*self.earlier, EarlierVersion(self.version, self.content))[-MAX_EARLIER_VERSIONS:]
 
 
 # ENCODING
@@ -127,12 +127,12 @@ _WORDS = frozenset(  # of a decision
 
 def fits_one_offset(text: str, packed_entries: str) -> bool:
     """Whether a decision and its entries fit into one offset's metadata."""
-    return len(text) + len(packed_entries) <= METADATA_BYTES - 50  # more than ` entries=` takes
+    return len(text) + len(packed_entries) <= MAX_METADATA_BYTES - 50  # more than ` entries=` takes
 
 
 def overflow_pieces(packed_entries: str) -> list[str]:
     """Cut the packed entries of a decision into one piece for each overflow group."""
-    return [packed_entries[start : start + METADATA_BYTES] for start in range(0, len(packed_entries), METADATA_BYTES)]
+    return [packed_entries[start : start + MAX_METADATA_BYTES] for start in range(0, len(packed_entries), MAX_METADATA_BYTES)]
 
 
 def overflow_group_count(values: Mapping[str, str], group: str) -> int:
@@ -151,7 +151,7 @@ def marker_text(content: Content) -> str:
 
 def decision_text(decision: Decision) -> str:
     """The metadata of a decision, without its entries."""
-    numbers = f"tasks={decision.tasks} partitions={decision.partitions} {marker_text(decision.content)}"
+    numbers = f"tasks={decision.task_count} partitions={decision.max_width} {marker_text(decision.content)}"
     earlier = f" earlier={_pack_earlier(decision.earlier)}" if decision.earlier else ""
     if any(each.content.schemas != NO_SCHEMAS for each in decision.earlier):
         earlier += f" earlier_schemas={_pack_schemas(decision.earlier)}"
@@ -203,8 +203,8 @@ def read_decision(record: CommittedOffset, group: str) -> tuple[Decision, Mappin
         decision = Decision(
             version=_parse_version(record),
             state=DecisionState(state),
-            tasks=_parse_number(values["tasks"], MAX_TASKS),
-            partitions=_parse_number(values["partitions"], 2 ** WIDTHS[-1]),
+            task_count=_parse_number(values["tasks"], MAX_TASKS),
+            max_width=_parse_number(values["partitions"], 2 ** WIDTH_EXPONENTS[-1]),
             content=_parse_content(values),
             earlier=_unpack_earlier(values.get("earlier", ""), values.get("earlier_schemas")),
         )
@@ -232,7 +232,7 @@ def _pack_earlier(earlier: Sequence[EarlierVersion]) -> str:
 def _unpack_earlier(text: str, schemas: str | None) -> tuple[EarlierVersion, ...]:
     """`schemas`: None in a decision without registered schemas, or of an early version of this package."""
     data = b85decode(text)
-    if len(data) > EARLIER_VERSIONS * _EARLIER.size:
+    if len(data) > MAX_EARLIER_VERSIONS * _EARLIER.size:
         raise ValueError
     rows = list(_EARLIER.iter_unpack(data))
     schemas_by_row = [NO_SCHEMAS] * len(rows) if schemas is None else _unpack_schemas(schemas, len(rows))
@@ -278,7 +278,7 @@ def unpack_entries(text: str, decision: Decision, group: str) -> tuple[TaskTrans
     """Read packed entries; all have the decision's schemas. Raises LedgerError, also if there are more entries than tasks."""
     schemas = decision.content.schemas
     try:
-        columns = _unpack_columns(text, decision.tasks)
+        columns = _unpack_columns(text, decision.task_count)
     except (ValueError, struct.error, zlib.error):
         raise _unreadable_error(text, group) from None
     return tuple(
@@ -288,7 +288,7 @@ def unpack_entries(text: str, decision: Decision, group: str) -> tuple[TaskTrans
 
 
 def _unpack_columns(text: str, max_rows: int) -> list[tuple[int, ...]]:
-    if len(text) > MAX_OVERFLOW_GROUPS * METADATA_BYTES:
+    if len(text) > MAX_OVERFLOW_GROUPS * MAX_METADATA_BYTES:
         raise ValueError
     data = b85decode(text)
     (row_count,) = struct.unpack_from("<I", data)

@@ -3,11 +3,11 @@
     P-owner-partition-attempt       transactional id of a task attempt
     P-owner-partition-marker        group of the markers of one Spark partition
     P-owner-decision                group of the owner's decision
-    P-owner-number-overflow         groups for the part of a decision that does not fit into one offset
-    P-owner-number-width            groups that say how many partitions a version has had
+    P-owner-index-overflow          groups for the part of a decision that does not fit into one offset
+    P-owner-exponent-width          groups that record that a version has had up to 2**exponent partitions
     P-owner-heartbeat               group of the heartbeats of the owner's tasks, see heartbeat.py
     P-aborted                       group of the record that writes were aborted
-    P-check                         transactional id of `pykafka-sink check --write`; no task has it, as it ends in no number
+    P-check                         transactional id of `pykafka-sink check --write`; an id of a task ends with a number instead
 
 No name contains a version or a run of the driver. So an owner has more names only if a write has more partitions or attempts,
 not with each write. No part but the prefix P contains a dash, so a name can be parsed from its end. The ids of the prefix `job`
@@ -48,8 +48,8 @@ class PrefixNames:
         """What every transactional id of this prefix begins with. Ids of other prefixes may begin so too, see `parse`."""
         return f"{self.prefix}-"
 
-    def transactional_id(self, task: AttemptId) -> str:
-        return f"{self.prefix}-{task.owner}-{task.partition}-{task.attempt}"
+    def transactional_id(self, attempt_id: AttemptId) -> str:
+        return f"{self.prefix}-{attempt_id.owner}-{attempt_id.partition}-{attempt_id.attempt}"
 
     def parse(self, transactional_id: str) -> AttemptId | None:
         """None for an id that is not of this prefix."""
@@ -67,11 +67,11 @@ class PrefixNames:
     def decision_group(self, owner: str) -> str:
         return f"{self.prefix}-{owner}-decision"
 
-    def overflow_group(self, owner: str, number: int) -> str:
-        return f"{self.prefix}-{owner}-{number}-overflow"
+    def overflow_group(self, owner: str, index: int) -> str:
+        return f"{self.prefix}-{owner}-{index}-overflow"
 
-    def width_group(self, owner: str, number: int) -> str:
-        return f"{self.prefix}-{owner}-{number}-width"
+    def width_group(self, owner: str, exponent: int) -> str:
+        return f"{self.prefix}-{owner}-{exponent}-width"
 
     def heartbeat_group(self, owner: str) -> str:
         return f"{self.prefix}-{owner}-heartbeat"

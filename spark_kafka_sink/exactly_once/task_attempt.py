@@ -9,9 +9,8 @@
               3 if this version is decided: is the transaction of this partition still open, or are its rows in Kafka? Then there
                 is nothing to write. If the transaction has timed out, write its rows again
               4 look at the marker: if it has this version or a later one, the rows are only read
-    add_rows() 5 write the rows and the marker in one transaction: begin it before the first row,
-    send_marker()        send the marker behind the rows,
-    finish()      wait until all is acknowledged, and leave the transaction open
+    then      5 write the rows and the marker in one transaction. add_rows() begins it before the first row, send_marker() sends
+                the marker behind the rows, finish() waits until all is acknowledged, and leaves the transaction open
 
 The driver ends what others have left open, in steps 6 (version_commit.py) and 7 (abort_prefix in decisions.py). The order counts:
 tests/exactly_once/protocol_model.py finds a lost or doubled row for each step that is left out or moved.
@@ -41,7 +40,7 @@ from spark_kafka_sink.exactly_once.writes import (
     TaskTransaction,
     WriteAbortedError,
     WriteId,
-    total,
+    sum_contents,
 )
 from spark_kafka_sink.producer.transactions.group_offsets import ConsumerGroupMetadata, OffsetAndMetadata
 from spark_kafka_sink.protocol.producer_identity import PreparedTransaction
@@ -68,7 +67,7 @@ class TaskAttempt:
     producer: TaskProducer  # takes the transactional id of this attempt; the caller keeps it open until finish() returns
     names: PrefixNames
     write: WriteId
-    planned: DriverTime
+    planned_at: DriverTime
     partition: int  # Spark's numbers: this and the next one
     attempt: int
     marker_topic: str  # see Ledger
@@ -108,7 +107,7 @@ class TaskAttempt:
     def _look_and_commit(self, schemas: SchemaIds) -> _Findings:
         """Take steps 2 and 3, and read the marker for step 4. `schemas`: of the plan."""
         version = self.write.version
-        decision, is_aborted, marker = self._ledger.fetch_view(self.planned, self.partition)
+        decision, is_aborted, marker = self._ledger.fetch_view(self.planned_at, self.partition)
         if is_aborted:
             raise WriteAbortedError("the driver has aborted this write: no more rows of it are written")
         needs_no_rows = decision is not None and decision.reaches(version)
@@ -143,11 +142,11 @@ class TaskAttempt:
 
     def add_rows(self, content: Content) -> None:
         """Add rows that were read to the content. If they are written (`must_write`), the first call begins the transaction."""
-        self._content = total([self._content, content])
+        self._content = sum_contents([self._content, content])
         if self.must_write:
-            self._open()
+            self._begin_once()
 
-    def _open(self) -> None:
+    def _begin_once(self) -> None:
         if not self._is_open:
             self.producer.begin_transaction()
             self._is_open = True
@@ -159,7 +158,7 @@ class TaskAttempt:
         """
         if self._is_marked or not self.must_write:
             return
-        self._open()
+        self._begin_once()
         if self._content.rows:  # rows that were skipped (onInvalidRecord) count as well
             marker = OffsetAndMetadata(self.write.version, marker_text(self._content))
             group = ConsumerGroupMetadata(self._ledger.marker_group(self.partition))

@@ -55,16 +55,14 @@ def refuse_other_rows(text: str, *, keeps_first: bool) -> None:
 def check_markers(
     reports: Sequence[TaskReport], markers: Mapping[int, Marker], decision_group: str, *, keeps_first: bool
 ) -> None:
-    """Compare the markers with what the tasks have seen. Errors that a repetition cannot fix are raised first.
+    """Compare the markers with what the tasks have seen. Checks first what a repetition cannot mend:
 
-    Args:
-        reports: of tasks that have encoded with the same schemas.
-        markers: by Spark partition, of all partitions that there ever were.
-        decision_group: for the text of an error.
-        keeps_first: only log a warning if a later version is in Kafka for tasks that wrote nothing; False: ReplayError.
+        1  a later version is in Kafka, so that tasks wrote nothing: ReplayError, or only a warning with `keeps_first`
+        2  other rows of this version are in Kafka: ReplayError
+        3  tasks found this version decided, and their rows are not in Kafka: CommitFailedError
+        4  another run has committed the same rows meanwhile, or has encoded with other schemas: CommitFailedError
 
-    Raises ReplayError for other rows in Kafka. Raises CommitFailedError if the decision that tasks found is gone, or if another
-    run has committed the same rows meanwhile.
+    `reports`: of tasks that have encoded with the same schemas. `markers`: by Spark partition, of all that there ever were.
     """
     first_report, reports_by_partition = reports[0], {each.entry.partition: each for each in reports}
     version = first_report.write.version
@@ -80,7 +78,7 @@ def check_markers(
     }
     in_kafka = f"version {version} is in Kafka already for the Spark partitions {printable_list(unseen_markers)}"
     _check_later(version, reports_by_partition, markers, keeps_first=keeps_first)
-    if any(marker != (version, _content_of(reports_by_partition.get(each))) for each, marker in comparable_markers.items()):
+    if any(marker != (version, _content_of(reports_by_partition.get(key))) for key, marker in comparable_markers.items()):
         raise ReplayError(
             f"{in_kafka}, written by an earlier run; this one has {len(reports)} partitions, and its tasks had not seen that."
             " Nothing of this run is committed. Run the write again with as many partitions and the same rows in each"
@@ -99,7 +97,7 @@ def check_markers(
 def _check_later(version: int, reports: Mapping[int, TaskReport], markers: Mapping[int, Marker], *, keeps_first: bool) -> None:
     """Refuse a write if its tasks wrote nothing because a later version is in Kafka for their partitions."""
     skipped_partitions = {partition for partition, report in reports.items() if report.result is AttemptResult.SKIPPED}
-    later_markers = {each: marker for each, marker in markers.items() if each in skipped_partitions and marker.version > version}
+    later_markers = {key: marker for key, marker in markers.items() if key in skipped_partitions and marker.version > version}
     if later_markers:
         refuse_other_rows(
             f"a later version, {max(marker.version for marker in later_markers.values())}, is in Kafka for the Spark partitions"

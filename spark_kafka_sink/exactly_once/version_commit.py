@@ -1,19 +1,19 @@
 """What the driver does once all tasks have reported: check, decide, commit the tasks' transactions. Steps 0 to 5 are the tasks'
 (task_attempt.py).
 
-    commit()  6a  read the decision again. If it is of this version, carry it out instead of making another; if it is of an
-                  earlier version, carry it out first. If part of the decided rows was lost and this run's tasks have written them
-                  again, commit this run's transactions instead.
+    commit()  6a  read the owner's decision again. One on an earlier version is carried out first. One on this version is carried
+                  out instead of a new one; but if a part of its rows was lost, and this run's tasks have written that part again,
+                  this run's transactions are committed instead
               6b  fence every unfinished id under the prefix that is not in the reports
-              6c  read the markers of all partitions that there ever were. A marker of this version that its task has not seen
-                  means other rows, or another run. A task that has not written, because its rows are decided, must have a
-                  marker. If tasks have encoded with different schemas, record the markers' schemas for the next run, and fail
-              6d  are all transactions of the reports still open, and do empty tasks still have their ids? Otherwise fail, before
-                  anything is visible
+              6c  read the markers of all partitions that there ever were. Fail if one of this version was not seen by the task of
+                  its partition: it stands for other rows, or for another run. Fail if a task found its rows decided, and there is
+                  no marker of them. Fail if tasks have encoded with different schemas, and record the markers' for the next run
+              6d  fail unless all transactions of the reports are still open, and empty tasks still have their ids. If one of the
+                  checks of 6c and 6d fails, nothing of this run is visible
               6e  record how many partitions there are, then the decision
               6f  commit each transaction
-              6g  record in the decision what has become of it; fence attempts that came too late. All rows are visible then: if
-                  one of the two fails, a warning is logged, and the write succeeds
+              6g  record the decision's new state, and fence attempts that came too late. All rows are visible by then: if one of
+                  the two fails, a warning is logged, and the write succeeds
 
 Requests that are sent together:
     6a, and the list of 6b, if the client has listed before
@@ -48,7 +48,7 @@ from spark_kafka_sink.exactly_once.decisions import (
     WRITTEN_BY_THE_NEXT_RUN,
     commit_decided,
     fail_incomplete,
-    protected_ids,
+    find_protected_ids,
 )
 from spark_kafka_sink.exactly_once.fencing import (
     ENDING,
@@ -60,7 +60,7 @@ from spark_kafka_sink.exactly_once.fencing import (
     whole_list_questions,
 )
 from spark_kafka_sink.exactly_once.ledger import AllMarkers, Ledger
-from spark_kafka_sink.exactly_once.ledger_records import EARLIER_VERSIONS, Decision, DecisionState, Marker
+from spark_kafka_sink.exactly_once.ledger_records import MAX_EARLIER_VERSIONS, Decision, DecisionState, Marker
 from spark_kafka_sink.exactly_once.names import AttemptId, PrefixNames
 from spark_kafka_sink.exactly_once.version_checks import (
     OTHER_SCHEMAS,
@@ -77,7 +77,7 @@ from spark_kafka_sink.exactly_once.writes import (
     Content,
     TaskReport,
     TaskTransaction,
-    total,
+    sum_contents,
 )
 
 logger = logging.getLogger(__name__)
@@ -102,13 +102,13 @@ class Committed:
     """How a commit() ended, and what it found on its way."""
 
     how: HowCommitted
-    skipped: int = 0  # Spark partitions whose rows an earlier run had written; for COMMITTED only
-    fenced: int = 0  # transactional ids that others had left, and that were fenced
+    skipped_partitions: int = 0  # how many Spark partitions' rows an earlier run had written; for COMMITTED only
+    fenced: int = 0  # how many transactional ids, which others had left, were fenced
     other_rows: int = 0  # rows that were not written, as the version is in Kafka with other rows; not for COMMITTED
 
 
-class _ListBesideDecision(NamedTuple):
-    """The ids that step 6b fences, listed together with step 6a. `is_whole` is asked after they are fenced."""
+class _EarlyList(NamedTuple):
+    """The ids that step 6b fences, listed together with step 6a. `is_whole` is asked once these ids are fenced."""
 
     reply: Reply[list[UnfinishedId]]
     is_whole: Question[bool]
@@ -144,7 +144,7 @@ class VersionCommit:
         self._open_entries = {each.attempt_id: each.entry for each in self.reports if each.result is AttemptResult.OPEN}
         self._empty_entries = {each.attempt_id: each.entry for each in self.reports if each.result is AttemptResult.EMPTY}
         self._own_entries = self._open_entries | self._empty_entries  # by ids that nobody else may hold
-        self._content = total(each.content for each in self.reports)
+        self._content = sum_contents(each.content for each in self.reports)
         self._fenced_count = 0
 
     def run(self) -> Committed:
@@ -159,18 +159,22 @@ class VersionCommit:
         decision, early_list = self._read_decision()
         if decision is None or not decision.reaches(self._write.version):
             return self._commit_own(decision, early_list)
-        how = HowCommitted.FOUND if decision.version == self._write.version else HowCommitted.SUPERSEDED
-        if decision.version == self._write.version and decision.state is DecisionState.DECIDED:
+        if decision.version > self._write.version:
+            how = HowCommitted.SUPERSEDED
+            if decision.state is DecisionState.DECIDED and not self.is_named:  # its driver's clock is ahead; nobody repeats it
+                self._commit_all(decision)
+                self._record_outcome(decision.with_state(DecisionState.CARRIED_OUT))
+        elif decision.state is DecisionState.DECIDED:
+            how = HowCommitted.ROLLED_FORWARD
             if lost_entries := self._end_decided(decision):
                 return self._commit_rest(decision, lost_entries)
             self._record_outcome(decision.with_state(DecisionState.CARRIED_OUT))
-            how = HowCommitted.ROLLED_FORWARD
-        elif not self.is_named and decision.state is DecisionState.DECIDED:  # its driver's clock is ahead; nobody repeats it
-            self._carry_out(decision)
+        else:
+            how = HowCommitted.FOUND
         self._fence_unneeded(decision)
         return Committed(how, fenced=self._fenced_count, other_rows=self._compare(decision))
 
-    def _commit_own(self, old_decision: Decision | None, early_list: _ListBesideDecision | None = None) -> Committed:
+    def _commit_own(self, old_decision: Decision | None, early_list: _EarlyList | None = None) -> Committed:
         """Decide on this run's transactions, and commit them. `old_decision`: the decision that the new one replaces."""
         if old_decision is not None and old_decision.version < self._write.version:
             if old_decision.state is DecisionState.DECIDED:
@@ -213,35 +217,36 @@ class VersionCommit:
 
     # DECIDE: steps 6a-6e
 
-    def _read_decision(self) -> tuple[Decision | None, _ListBesideDecision | None]:
+    def _read_decision(self) -> tuple[Decision | None, _EarlyList | None]:
         """Step 6a, and in the same request round the list of step 6b, if the client already knows the coordinators."""
         questions = whole_list_questions(self.client, self.names)
         if questions is None:
             return self._ledger.fetch_decision(), None
         decision_reply, list_reply = self.client.ask_together(self._ledger.decision_question(), questions.listing)
-        return decision_reply.answer(), _ListBesideDecision(list_reply, questions.is_whole)
+        return decision_reply.answer(), _EarlyList(list_reply, questions.is_whole)
 
-    def _decide(self, old_decision: Decision | None, early_list: _ListBesideDecision | None = None) -> Decision:
-        recorded_count = self._fence_and_check(old_decision, early_list).partitions_on_record
-        decision = self._new_decision(old_decision, self._content, recorded_count)
+    def _decide(self, old_decision: Decision | None, early_list: _EarlyList | None = None) -> Decision:
+        """Take steps 6b to 6e. Returns the decision, which is written only if it lists a transaction."""
+        recorded_width = self._fence_and_check(old_decision, early_list).recorded_width
+        decision = self._new_decision(old_decision, self._content, recorded_width)
         if self._open_entries:
-            if recorded_count < len(self.reports):
+            if recorded_width < len(self.reports):
                 self._ledger.record_width(len(self.reports))
             self._ledger.write_decision(decision)
         return decision
 
-    def _new_decision(self, old_decision: Decision | None, content: Content, recorded_count: int = 0) -> Decision:
+    def _new_decision(self, old_decision: Decision | None, content: Content, recorded_width: int = 0) -> Decision:
         return Decision(
             version=self._write.version,
             state=DecisionState.DECIDED,
-            tasks=len(self.reports),
-            partitions=max(recorded_count, self._partition_count(old_decision)),
+            task_count=len(self.reports),
+            max_width=max(recorded_width, self._max_width(old_decision)),
             content=content,
             entries=tuple(self._open_entries.values()),
             earlier=() if old_decision is None else old_decision.earlier_for(self._write.version),
         )
 
-    def _fence_and_check(self, old_decision: Decision | None, early_list: _ListBesideDecision | None) -> AllMarkers:
+    def _fence_and_check(self, old_decision: Decision | None, early_list: _EarlyList | None) -> AllMarkers:
         """Take steps 6b to 6d."""
         if early_list is not None:
             try:
@@ -260,7 +265,7 @@ class VersionCommit:
         extra_questions = () if list_is_whole is None else (list_is_whole,)
         ids = map(self.names.transactional_id, self._own_entries)
         markers_reply, descriptions_reply, *is_whole_replies = self.client.ask_together(
-            self._ledger.all_markers_question(self._partition_count(old_decision)),
+            self._ledger.all_markers_question(self._max_width(old_decision)),
             self.client.describe_transactions_question(ids),
             *extra_questions,
         )
@@ -273,26 +278,27 @@ class VersionCommit:
         self._check_untouched(descriptions_reply)
         return markers
 
-    def _fence(self, unfinished_ids: Iterable[UnfinishedId], kept_tasks: Collection[AttemptId]) -> None:
-        """Fence these ids, except those in `kept_tasks` and those of other owners that `protected_ids` finds."""
-        tasks = [each.task for each in unfinished_ids if each.task not in kept_tasks]
-        other_tasks = [task for task in tasks if task.owner != self._write.owner]  # dead: one query at a time uses a prefix
-        protected_tasks = protected_ids(self.client, self.names, other_tasks)
-        self._fenced_count += fence_all(self.client, self.names, [task for task in tasks if task not in protected_tasks])
+    def _fence(self, unfinished_ids: Iterable[UnfinishedId], kept_ids: Collection[AttemptId]) -> None:
+        """Fence these ids, except those in `kept_ids` and those of other owners that find_protected_ids finds."""
+        attempt_ids = [each.attempt_id for each in unfinished_ids if each.attempt_id not in kept_ids]
+        other_ids = [each for each in attempt_ids if each.owner != self._write.owner]  # dead: one query at a time uses a prefix
+        protected_ids = find_protected_ids(self.client, self.names, other_ids)
+        self._fenced_count += fence_all(self.client, self.names, [each for each in attempt_ids if each not in protected_ids])
 
     def _fence_others(self, old_decision: Decision | None) -> None:
-        """Fence all but the reported ids. Step 6d checks whether their tasks still have these, if brokers can tell."""
+        """Fence all ids but the reported ones. Step 6d checks whether their tasks still have them, if brokers can tell."""
         unfinished_ids = list_unfinished(self.client, self.names)
-        kept_tasks = set(self._own_entries)
+        kept_ids = set(self._own_entries)
         if unfinished_ids is None:
-            unfinished_ids, kept_tasks = self._guess_ids(old_decision), set(self._open_entries)
-        self._fence(unfinished_ids, kept_tasks)
+            unfinished_ids, kept_ids = self._guess_ids(old_decision), set(self._open_entries)
+        self._fence(unfinished_ids, kept_ids)
 
     def _guess_ids(self, old_decision: Decision | None) -> list[UnfinishedId]:
-        return guess_unfinished(self._write.owner, range(self._partition_count(old_decision)))
+        return guess_unfinished(self._write.owner, range(self._max_width(old_decision)))
 
-    def _partition_count(self, old_decision: Decision | None) -> int:
-        return max(len(self.reports), 0 if old_decision is None else old_decision.partitions)
+    def _max_width(self, old_decision: Decision | None) -> int:
+        """The most Spark partitions of this version and of those before, as far as `old_decision` knows them."""
+        return max(len(self.reports), 0 if old_decision is None else old_decision.max_width)
 
     def _check_schemas(self, old_decision: Decision | None, markers: Sequence[Marker]) -> None:
         """Fail if tasks have encoded with different schemas. `markers`: of this version."""
@@ -314,44 +320,42 @@ class VersionCommit:
         except UnsupportedVersionError as error:
             logger.warning("! it cannot be checked whether the tasks' transactions are still open: %s", error)
             return
-        entries = {self.names.transactional_id(task): entry for task, entry in self._own_entries.items()}
+        entries = {self.names.transactional_id(attempt_id): entry for attempt_id, entry in self._own_entries.items()}
         check_untouched(descriptions, entries, map(self.names.transactional_id, self._empty_entries))
 
     # CARRY OUT: steps 6f-6g
 
-    def _carry_out(self, decision: Decision) -> None:
-        self._commit_all(decision)
-        self._record_outcome(decision.with_state(DecisionState.CARRIED_OUT))
-
     def _commit_all(self, decision: Decision) -> None:
+        """Commit what the decision lists. If rows of it are lost, record that and raise CommitFailedError."""
         if lost_entries := self._end_decided(decision):
             self._fail_incomplete(decision, lost_entries)
 
     def _end_decided(self, decision: Decision) -> list[TaskTransaction]:
-        rest_text = self._text_of_rest(decision, LEFT_TO_THE_NEXT_RUN, _LEFT_TO_THE_NEXT_WRITE)
+        """Commit what the decision lists. Returns the entries whose rows are lost, see commit_decided."""
+        rest_text = self._rest_text(decision, LEFT_TO_THE_NEXT_RUN, _LEFT_TO_THE_NEXT_WRITE)
         return commit_decided(self._ledger, decision, rest_text=rest_text)
 
     def _fail_incomplete(self, decision: Decision, lost_entries: Sequence[TaskTransaction]) -> NoReturn:
-        rest_text = self._text_of_rest(decision, WRITTEN_BY_THE_NEXT_RUN)
+        rest_text = self._rest_text(decision, WRITTEN_BY_THE_NEXT_RUN)
         fail_incomplete(self._ledger, decision, lost_entries, rest_text=rest_text)
 
-    def _text_of_rest(self, decision: Decision, of_named: str, of_unnamed: str = "") -> str:
+    def _rest_text(self, decision: Decision, text_if_named: str, text_if_unnamed: str = "") -> str:
         """The end of an error's text: what becomes of transactions of the decision that are not committed."""
         if decision.version != self._write.version:
             return (
                 "An earlier write has left them so."
                 f" Nothing of this one, version {self._write.version}, was committed: run it again"
             )
-        return of_named if self.is_named else of_unnamed + _NOT_NAMED
+        return text_if_named if self.is_named else text_if_unnamed + _NOT_NAMED
 
     def _record_outcome(self, decision: Decision) -> None:
-        self._warn_of_record(decision, *self._ask_record(decision))
+        self._warn_if_not_recorded(decision, *self._ask_to_record(decision))
 
-    def _ask_record(self, decision: Decision, *other_questions: Question[Any]) -> list[Reply[Any]]:
-        """Record what has become of a version, and ask others beside it."""
+    def _ask_to_record(self, decision: Decision, *other_questions: Question[Any]) -> list[Reply[Any]]:
+        """Record what has become of a version. Asks `other_questions` in the same round, and returns all replies in order."""
         return self.client.ask_together(self._ledger.write_decision_question(decision), *other_questions)
 
-    def _warn_of_record(self, decision: Decision, reply: Reply[None]) -> None:
+    def _warn_if_not_recorded(self, decision: Decision, reply: Reply[None]) -> None:
         try:
             reply.answer()
         except KafkaError as error:
@@ -359,32 +363,32 @@ class VersionCommit:
 
     def _record_and_fence_late(self, decision: Decision) -> None:
         """Take step 6g after this run's commit, its two requests side by side."""
-        record_reply, list_reply = self._ask_record(decision, list_unfinished_question(self.client, self.names))
-        self._warn_of_record(decision, record_reply)
-        with self._only_warning():
+        record_reply, list_reply = self._ask_to_record(decision, list_unfinished_question(self.client, self.names))
+        self._warn_if_not_recorded(decision, record_reply)
+        with self._log_fencing_errors():
             unfinished_ids = self._late_list(list_reply)
             if unfinished_ids is None:
                 self._fence(self._guess_ids(decision), set(self._own_entries))
             else:
                 # An id of this run that is open again belongs to another run, except the id of an empty task with its own epoch.
-                self._fence_unended(unfinished_ids, self._still_empty_tasks())
+                self._fence_unended(unfinished_ids, self._find_still_empty_ids())
 
     def _fence_unneeded(self, decision: Decision) -> None:
         """The decision of another run holds: fence every open id, also this run's own, except those that the decision lists."""
-        kept_tasks = {AttemptId(self._write.owner, each.partition, each.attempt) for each in decision.entries}
-        with self._only_warning():
+        kept_ids = {AttemptId(self._write.owner, each.partition, each.attempt) for each in decision.entries}
+        with self._log_fencing_errors():
             unfinished_ids = list_unfinished(self.client, self.names)
             if unfinished_ids is None:
-                own_ids = (UnfinishedId(task, TransactionState.ONGOING) for task in self._own_entries)
+                own_ids = (UnfinishedId(each, TransactionState.ONGOING) for each in self._own_entries)
                 unfinished_ids = [*self._guess_ids(decision), *own_ids]
-            self._fence_unended(unfinished_ids, kept_tasks)
+            self._fence_unended(unfinished_ids, kept_ids)
 
-    def _fence_unended(self, unfinished_ids: Iterable[UnfinishedId], kept_tasks: Collection[AttemptId]) -> None:
-        self._fence((each for each in unfinished_ids if each.state not in ENDING), kept_tasks)
+    def _fence_unended(self, unfinished_ids: Iterable[UnfinishedId], kept_ids: Collection[AttemptId]) -> None:
+        self._fence((each for each in unfinished_ids if each.state not in ENDING), kept_ids)
 
     @contextlib.contextmanager
-    def _only_warning(self) -> Iterator[None]:
-        """Log a KafkaError of fencing: the version is committed, so the write succeeds."""
+    def _log_fencing_errors(self) -> Iterator[None]:
+        """Log a KafkaError of the block, which fences, and do not raise it: the version is committed, so the write succeeds."""
         try:
             yield
         except KafkaError as error:
@@ -398,19 +402,22 @@ class VersionCommit:
             )
 
     def _late_list(self, reply: Reply[list[UnfinishedId]]) -> list[UnfinishedId] | None:
+        """The ids of the reply, or of a new list if a broker was gone; None if brokers cannot list."""
         try:
             return reply.answer()
         except (BrokerGoneError, UnsupportedVersionError) as error:
             logger.debug("= listing again: %s", error)
             return list_unfinished(self.client, self.names, at_once=True)
 
-    def _still_empty_tasks(self) -> set[AttemptId]:
-        ids = {self.names.transactional_id(task): task for task in self._empty_entries}
+    def _find_still_empty_ids(self) -> set[AttemptId]:
+        """Find the ids of this run's empty tasks that nobody has used since; none if brokers cannot tell."""
+        ids = {self.names.transactional_id(each): each for each in self._empty_entries}
         try:
             descriptions = self.client.describe_transactions(ids)
         except UnsupportedVersionError:
             return set()
-        return {task for each, task in ids.items() if is_untouched(descriptions[each], self._empty_entries[task], is_empty=True)}
+        entries = {transactional_id: self._empty_entries[attempt_id] for transactional_id, attempt_id in ids.items()}
+        return {ids[each] for each, entry in entries.items() if is_untouched(descriptions[each], entry, is_empty=True)}
 
     # WHAT WAS WRITTEN BEFORE
 
@@ -434,7 +441,7 @@ class VersionCommit:
         if first_content is None:
             text = (
                 f"{own_text}, and version {decision.version} of the same owner has been committed. What was committed as version"
-                f" {version} is not known: it never was as a whole, or more than {EARLIER_VERSIONS} versions have followed"
+                f" {version} is not known: it never was as a whole, or more than {MAX_EARLIER_VERSIONS} versions have followed"
             )
         else:
             text = f"version {version} is in Kafka with {first_content}, and {own_text}. {WHY_OTHER_ROWS}"

@@ -46,7 +46,7 @@ class Content(NamedTuple):
         return f"{self.rows} rows with fingerprint {self.fingerprint:016x}{schemas_text}"
 
 
-def total(contents: Iterable[Content]) -> Content:
+def sum_contents(contents: Iterable[Content]) -> Content:
     """The content of several partitions together, with the schemas of the first one. Does not check that all have the same."""
     contents = list(contents)
     schemas = contents[0].schemas if contents else NO_SCHEMAS

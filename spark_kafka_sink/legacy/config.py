@@ -27,7 +27,7 @@ from spark_kafka_sink.config.option import (
     options_of,
     read_all,
 )
-from spark_kafka_sink.config.producer_config import PRODUCER_KEYS, ProducerConfig, addresses
+from spark_kafka_sink.config.producer_config import PRODUCER_KEYS, ProducerConfig, parse_addresses
 from spark_kafka_sink.errors import ConfigError
 from spark_kafka_sink.legacy.partitioner import LegacyPartitioner, find_legacy_partitioner
 from spark_kafka_sink.producer.serializers import Serializer, find_serializer
@@ -42,7 +42,7 @@ _CLIENT_ID = re.compile(r"[a-zA-Z0-9._-]*")
 
 
 def _checked_brokers(servers: tuple[str, ...]) -> tuple[str, ...]:
-    if not addresses(servers):
+    if not parse_addresses(servers):
         raise InvalidValueError("it names no broker")
     return servers
 

@@ -16,8 +16,8 @@ from spark_kafka_sink.errors import SchemaError
 from spark_kafka_sink.records.interleave import INT32_MAX, Piece, arrays_of
 from spark_kafka_sink.records.varint import Int64Column
 from spark_kafka_sink.schemas.avro.encoding import (
-    BLOCK_BYTES,
-    BLOCK_ROWS,
+    MAX_BLOCK_BYTES,
+    MAX_BLOCK_ROWS,
     Encoding,
     Mask,
     Refusals,
@@ -96,7 +96,7 @@ def _join_small_chunks(column: pa.Array | pa.ChunkedArray) -> Iterator[pa.Array]
     row_count = size = 0
     for chunk in map(plain_column, arrays_of(column)):
         row_count, size = row_count + len(chunk), size + bytes_of(chunk)
-        if waiting_chunks and (row_count > BLOCK_ROWS or size > BLOCK_BYTES):
+        if waiting_chunks and (row_count > MAX_BLOCK_ROWS or size > MAX_BLOCK_BYTES):
             yield _concatenate(waiting_chunks)
             waiting_chunks, row_count, size = [], len(chunk), bytes_of(chunk)
         waiting_chunks.append(chunk)

@@ -23,7 +23,7 @@ MAX_TYPES = 20_000  # with each named type counted wherever it stands
 MAX_FIXED_BYTES = 2**31 - 1
 
 PRIMITIVES = frozenset({"null", "boolean", "int", "long", "float", "double", "bytes", "string"})
-_SHOWN_STEPS = 8  # of the path to a problem, counted from its end
+_MAX_SHOWN_STEPS = 8  # of the path to a problem, counted from its end
 _NAME = re.compile(r"[^\W\d]\w*")
 
 # TYPES
@@ -170,9 +170,10 @@ class _Parser:
         self._depth = 0  # of the records, arrays and maps around
         self._type_count = 0
 
-    def parse(self, text: str, what: str) -> AvroSchema:
+    def parse(self, text: str, step: str) -> AvroSchema:
+        """Parse one text. `step`: what errors call it, as the first step of the path."""
         try:
-            with self._at(what):
+            with self._at(step):
                 return self._parse_type(self._parse_json(text), "")
         except RecursionError:
             self._fail("its JSON is nested too deeply")
@@ -213,7 +214,7 @@ class _Parser:
                 with self._deeper("values"):
                     return AvroMap(self._parse_type(self._require(declaration, "values"), namespace))
             case str(name) if name in PRIMITIVES:
-                return AvroPrimitive(name, _logical_type(declaration, name))
+                return AvroPrimitive(name, _parse_logical_type(declaration, name))
             case str(name):
                 return self._find_type(name, namespace)
             case other:
@@ -234,7 +235,7 @@ class _Parser:
     # NAMED TYPES
 
     def _parse_record(self, declaration: dict[str, Any], namespace: str) -> _NamedType:
-        name, namespace = self._declared_name(declaration, namespace)
+        name, namespace = self._parse_declared_name(declaration, namespace)
         count_before = self._type_count
         self._open_records.append(name)
         fields = self._parse_fields(declaration, namespace)
@@ -253,18 +254,18 @@ class _Parser:
     def _parse_field(self, declaration: Any, number: int, namespace: str) -> AvroField:
         if not isinstance(declaration, dict):
             self._fail(f"field {number} must be an object, not {_value_in_words(declaration)}")
-        name = self._simple_name(declaration.get("name"), f"the name of field {number}")
+        name = self._require_simple_name(declaration.get("name"), f"the name of field {number}")
         with self._deeper(f"field {printable(name)}"):
             schema = self._parse_type(self._require(declaration, "type"), namespace)
         default = json.dumps(declaration["default"]) if "default" in declaration else None
         return AvroField(name, schema, default, self._aliases(declaration, namespace=None), _doc(declaration))
 
     def _parse_enum(self, declaration: dict[str, Any], namespace: str) -> _NamedType:
-        name, namespace = self._declared_name(declaration, namespace)
+        name, namespace = self._parse_declared_name(declaration, namespace)
         symbols = self._require(declaration, "symbols")
         if not isinstance(symbols, list) or not symbols:
             self._fail(f'"symbols" must be a list of names, not {_value_in_words(symbols)}')
-        names = tuple(self._simple_name(symbol, "a symbol") for symbol in symbols)
+        names = tuple(self._require_simple_name(symbol, "a symbol") for symbol in symbols)
         self._require_distinct(names, "symbols")
         default = declaration.get("default")
         if default is not None and default not in names:
@@ -272,11 +273,11 @@ class _Parser:
         return self._add_type(AvroEnum(name, names, default, self._aliases(declaration, namespace), _doc(declaration)), 1)
 
     def _parse_fixed(self, declaration: dict[str, Any], namespace: str) -> _NamedType:
-        name, namespace = self._declared_name(declaration, namespace)
+        name, namespace = self._parse_declared_name(declaration, namespace)
         size = self._require(declaration, "size")
         if not _is_int(size) or not 0 <= size <= MAX_FIXED_BYTES:
             self._fail(f'the "size" of fixed {printable(name)} must be a number of bytes, not {_value_in_words(size)}')
-        logical = _logical_type(declaration, "fixed", size)
+        logical = _parse_logical_type(declaration, "fixed", size)
         return self._add_type(AvroFixed(name, size, logical, self._aliases(declaration, namespace), _doc(declaration)), 1)
 
     def _add_type(self, named_type: _NamedType, type_count: int) -> _NamedType:
@@ -306,7 +307,7 @@ class _Parser:
             self.parse(self._references.pop(key), f"reference {printable(key)}")
         return full_name in self._types
 
-    def _declared_name(self, declaration: dict[str, Any], enclosing: str) -> tuple[str, str]:
+    def _parse_declared_name(self, declaration: dict[str, Any], enclosing: str) -> tuple[str, str]:
         """The full name of a type, and the namespace of the names inside it."""
         name, namespace = self._require(declaration, "name"), declaration.get("namespace")
         if namespace is not None and not isinstance(namespace, str):
@@ -316,15 +317,15 @@ class _Parser:
         elif namespace is None:
             namespace = enclosing
         for part in namespace.split(".") if namespace else []:
-            self._simple_name(part, f"namespace {printable(namespace)}")
-        simple = self._simple_name(name, "the name of a type")
+            self._require_simple_name(part, f"namespace {printable(namespace)}")
+        simple = self._require_simple_name(name, "the name of a type")
         if simple in PRIMITIVES and not namespace:  # as in Java; Spark gives such names to records, but in a namespace
             self._fail(f"{simple} is a type of Avro, and cannot be declared without a namespace")
         return (f"{namespace}.{simple}" if namespace else simple), namespace
 
-    def _simple_name(self, name: Any, what: str) -> str:
+    def _require_simple_name(self, name: Any, subject: str) -> str:
         if not isinstance(name, str) or not _NAME.fullmatch(name):
-            self._fail(f"{what} must consist of letters, digits and _, and not begin with a digit: {_value_in_words(name)}")
+            self._fail(f"{subject} must consist of letters, digits and _, and not begin with a digit: {_value_in_words(name)}")
         return name
 
     def _aliases(self, declaration: dict[str, Any], namespace: str | None) -> tuple[str, ...]:
@@ -335,11 +336,11 @@ class _Parser:
 
     # LIMITS AND ERRORS
 
-    def _require_distinct(self, names: Sequence[str], what: str) -> None:
+    def _require_distinct(self, names: Sequence[str], noun: str) -> None:
         distinct_names: set[str] = set()
         for name in names:
             if name in distinct_names:
-                self._fail(f"there are several {what} {printable(name)}")
+                self._fail(f"there are several {noun} {printable(name)}")
             distinct_names.add(name)
 
     def _require(self, declaration: dict[str, Any], key: str) -> Any:
@@ -368,7 +369,7 @@ class _Parser:
             self._depth -= 1
 
     def _fail(self, problem: str) -> NoReturn:
-        steps = self._path if len(self._path) <= _SHOWN_STEPS else [self._path[0], "…", *self._path[-_SHOWN_STEPS:]]
+        steps = self._path if len(self._path) <= _MAX_SHOWN_STEPS else [self._path[0], "…", *self._path[-_MAX_SHOWN_STEPS:]]
         raise SchemaError(f"{', '.join(steps)}: {problem}")
 
 
@@ -417,7 +418,7 @@ _LOGICAL_TYPES_OF = {
 _UUID_BYTES = 16
 
 
-def _logical_type(declaration: dict[str, Any], kind: str, size: int | None = None) -> LogicalType | None:
+def _parse_logical_type(declaration: dict[str, Any], kind: str, size: int | None = None) -> LogicalType | None:
     """The logical type; None if there is none, or it is unknown or does not fit this type. `size`: of a fixed, else None."""
     name = declaration.get("logicalType")
     if not isinstance(name, str) or name not in _LOGICAL_TYPES_OF.get(kind, ()):

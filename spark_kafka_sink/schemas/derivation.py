@@ -27,7 +27,7 @@ _MAX_DECIMAL_BYTES = 32
 
 
 def derive_schema(
-    type: pa.DataType, *, is_nullable: bool = False, name: str = TOP_LEVEL_RECORD, namespace: str | None = None, at: str
+    type: pa.DataType, *, is_nullable: bool = False, name: str = TOP_LEVEL_RECORD, namespace: str | None = None, column_name: str
 ) -> tuple[str, list[str]]:
     """The text of the schema for a column, and what is wrong with the column; if anything is, do not use the text.
 
@@ -36,10 +36,10 @@ def derive_schema(
         is_nullable: True makes the whole schema a union with null. False for keys and values, as a null is written without Avro.
         name: of the outermost record.
         namespace: of that record.
-        at: the column, for problems.
+        column_name: for problems.
     """
     problems = _name_problems(name, namespace)
-    schema = _Derivation(problems).schema_of(type, is_nullable, _NamedPlace(name, namespace or "", at))
+    schema = _Derivation(problems).schema_of(type, is_nullable, _NamedPlace(name, namespace or "", column_name))
     return json.dumps(schema, separators=(",", ":")), problems
 
 
@@ -196,10 +196,6 @@ _is_long = _is_any(pa.types.is_int64, pa.types.is_uint32)
 is_float = _is_any(pa.types.is_float16, pa.types.is_float32)
 
 
-def _is_instant(type: pa.DataType) -> bool:
-    return pa.types.is_timestamp(type) and type.tz is not None
-
-
 _SCALARS: tuple[tuple[Any, Json], ...] = (
     (is_string, "string"),
     (is_binary, "bytes"),
@@ -209,7 +205,7 @@ _SCALARS: tuple[tuple[Any, Json], ...] = (
     (is_float, "float"),
     (pa.types.is_float64, "double"),
     (pa.types.is_date, {"type": "int", "logicalType": "date"}),
-    (_is_instant, {"type": "long", "logicalType": "timestamp-micros"}),
+    (lambda type: pa.types.is_timestamp(type) and type.tz is not None, {"type": "long", "logicalType": "timestamp-micros"}),
     (pa.types.is_timestamp, {"type": "long", "logicalType": "local-timestamp-micros"}),
     (pa.types.is_time, {"type": "long", "logicalType": "time-micros"}),
 )

@@ -21,15 +21,15 @@ def differences(derived_text: str, registered_text: str) -> list[str]:
 def _type_differences(derived_type: Any, registered_type: Any, path: str) -> Iterator[str]:
     is_nullable, derived_value = _without_null(_innermost_type(derived_type))
     was_nullable, registered_value = _without_null(_innermost_type(registered_type))
-    where, kind = path or "the whole", _kind(derived_value)
+    place, kind = path or "the whole", _kind(derived_value)
     if is_nullable != was_nullable:
-        yield f"{where} {'may' if is_nullable else 'may not'} be null, and as registered {'may' if was_nullable else 'may not'}"
+        yield f"{place} {'may' if is_nullable else 'may not'} be null, and as registered {'may' if was_nullable else 'may not'}"
     elif kind == _kind(registered_value) == "record":
         yield from _record_differences(derived_value, registered_value, path)
     elif kind == _kind(registered_value) and kind in _INNER:
         yield from _type_differences(derived_value.get(_INNER[kind]), registered_value.get(_INNER[kind]), f"{path}[*]")
     elif _in_words(derived_value) != _in_words(registered_value):
-        yield f"{where} is {_in_words(derived_value)}, registered as {_in_words(registered_value)}"
+        yield f"{place} is {_in_words(derived_value)}, registered as {_in_words(registered_value)}"
 
 
 _INNER = {"array": "items", "map": "values"}

@@ -75,7 +75,7 @@ class KnownSchemas:
         return self._ask(("id", "", schema_id), lambda: self._registry.by_id(schema_id))
 
     def latest(self, subject: str) -> RegisteredSchema:
-        """The latest version, as it was latest.cache.ttl.sec ago at most; older if that is -1 or the registry is unreachable."""
+        """The latest version; at most latest.cache.ttl.sec old, or of any age if that is -1 or the registry cannot be reached."""
         key: _CacheKey = ("latest", subject, "")
         answer = self._cached_answer(key)
         if answer is not None and self._is_fresh(answer):
@@ -108,8 +108,8 @@ class KnownSchemas:
     def require_compatible(self, subject: str, text: str) -> None:
         self._registry.require_compatible(subject, text)
 
-    def for_writing(self, subject: str, text: str, schema_key: str) -> RegisteredSchema:
-        return self._ask(("text", subject, text), lambda: self._registry.for_writing(subject, text, schema_key))
+    def find_or_register(self, subject: str, text: str, schema_key: str) -> RegisteredSchema:
+        return self._ask(("text", subject, text), lambda: self._registry.find_or_register(subject, text, schema_key))
 
     # ANSWERS
 

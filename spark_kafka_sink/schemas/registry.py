@@ -1,7 +1,7 @@
 """A schema registry by Confluent's protocol: reads schemas by subject, version or id, and registers them.
 
 SchemaRegistry blocks, and keeps no answers: KnownSchemas keeps them for the sink. registry_client.py sends the requests.
-Laws: only `register`, which `for_writing` may call, changes the registry. An answer is checked before it is used. More than
+Laws: only `register`, which `find_or_register` may call, changes the registry. An answer is checked before it is used. More than
 MAX_REFERENCES references are an error. A schema with rules that apply to writing names them in `write_rules`.
 """
 
@@ -104,27 +104,27 @@ class SchemaRegistry:
         """Version `number` of the subject. Raises RegistryError too if the answer is another version."""
         schema = self._version_of_subject(subject, str(number))
         if schema.version not in (None, number):
-            what = f"get version {number} of subject {printable(subject)}"
-            raise _answer_error(what, f"it is version {printable(schema.version)}")
+            action = f"get version {number} of subject {printable(subject)}"
+            raise _answer_error(action, f"it is version {printable(schema.version)}")
         return schema
 
     def _version_of_subject(self, subject: str, version: str) -> RegisteredSchema:
-        what = f"get version {version} of subject {printable(subject)}"
-        request = RegistryRequest(what, "GET", ("subjects", subject, "versions", version))
-        return self._read_schema(self._ask(request), subject, what)
+        action = f"get version {version} of subject {printable(subject)}"
+        request = RegistryRequest(action, "GET", ("subjects", subject, "versions", version))
+        return self._read_schema(self._ask(request), subject, action)
 
     def by_id(self, schema_id: int) -> RegisteredSchema:
         """The schema with this id, of any subject."""
-        what = f"get schema {schema_id}"
-        body = self._ask(RegistryRequest(what, "GET", ("schemas", "ids", str(schema_id))))
-        return self._read_schema({**body, "id": schema_id, "version": None}, subject=None, what=what)
+        action = f"get schema {schema_id}"
+        body = self._ask(RegistryRequest(action, "GET", ("schemas", "ids", str(schema_id))))
+        return self._read_schema({**body, "id": schema_id, "version": None}, subject=None, action=action)
 
     def lookup(self, subject: str, text: str) -> RegisteredSchema | None:
         """The registered schema that is equal to `text`; None if the subject lacks it, or does not exist."""
-        what = f"look up a schema in subject {printable(subject)}"
-        request = RegistryRequest(what, "POST", ("subjects", subject), self._normalize_query(), {"schema": text})
+        action = f"look up a schema in subject {printable(subject)}"
+        request = RegistryRequest(action, "POST", ("subjects", subject), self._normalize_query(), {"schema": text})
         try:
-            return self._read_schema(self._ask(request), subject, what)
+            return self._read_schema(self._ask(request), subject, action)
         except RegistryError as error:
             if error.condition not in NOT_FOUND:
                 raise
@@ -146,9 +146,9 @@ class SchemaRegistry:
 
     def compatibility(self, subject: str) -> str:
         """The compatibility mode that applies to the subject, such as BACKWARD."""
-        what = f"get the compatibility mode of subject {printable(subject)}"
+        action = f"get the compatibility mode of subject {printable(subject)}"
         try:
-            return _mode(self._ask(RegistryRequest(what, "GET", ("config", subject), {"defaultToGlobal": "true"})))
+            return _parse_mode(self._ask(RegistryRequest(action, "GET", ("config", subject), {"defaultToGlobal": "true"})))
         except RegistryError as error:
             if error.condition not in NOT_FOUND:
                 raise
@@ -156,19 +156,19 @@ class SchemaRegistry:
 
     def default_compatibility(self) -> str:
         """The compatibility mode of subjects that have none of their own."""
-        return _mode(self._ask(RegistryRequest("get the compatibility mode", "GET", ("config",))))
+        return _parse_mode(self._ask(RegistryRequest("get the compatibility mode", "GET", ("config",))))
 
     # WRITING
 
-    def for_writing(self, subject: str, text: str, schema_key: str) -> RegisteredSchema:
-        """The registered schema that is equal to `text`: registered now if it was not, unless auto.register.schemas=false.
+    def find_or_register(self, subject: str, text: str, schema_key: str) -> RegisteredSchema:
+        """The registered schema that is equal to `text`. With auto.register.schemas=true, registers `text` for good if it is new.
 
         Args:
             schema_key: the option that names a schema instead, for the error.
 
         Raises:
-            RegistryError: the schema is not compatible or not registered, and the error says how it differs from the latest
-                version; or it has rules that apply to writing.
+            RegistryError: the schema is not compatible or not registered; the text says how it differs from the latest version.
+                Or the schema has rules that apply to writing.
         """
         schema = self.register(subject, text) if self._config.auto_register_schemas else self.lookup(subject, text)
         if schema is None:
@@ -177,10 +177,10 @@ class SchemaRegistry:
         return schema
 
     def register(self, subject: str, text: str) -> RegisteredSchema:
-        """Register `text`, unless it is registered. First checks compatibility, as that answer has the registry's reasons.
+        """Register `text`, unless it is registered. First checks compatibility, as the answer to a check lists reasons.
 
         Raises:
-            RegistryError: it is not compatible with what is registered, or may not be registered.
+            RegistryError: `text` is not compatible with what is registered, or may not be registered.
         """
         schema = self.lookup(subject, text)
         if schema is not None:
@@ -197,9 +197,9 @@ class SchemaRegistry:
 
     def _post_schema(self, subject: str, text: str) -> RegisteredSchema:
         """Not every registry's answer has the version, so the schema is looked up again."""
-        what = f"register a schema in subject {printable(subject)}"
-        request = RegistryRequest(what, "POST", ("subjects", subject, "versions"), self._normalize_query(), {"schema": text})
-        schema_id = _schema_id(self._ask(request).get("id"), what)
+        action = f"register a schema in subject {printable(subject)}"
+        request = RegistryRequest(action, "POST", ("subjects", subject, "versions"), self._normalize_query(), {"schema": text})
+        schema_id = _parse_schema_id(self._ask(request).get("id"), action)
         return self.lookup(subject, text) or RegisteredSchema(
             schema_id, version=None, subject=subject, schema_type=AVRO_TYPE, text=text
         )
@@ -211,6 +211,7 @@ class SchemaRegistry:
             raise self._incompatible(subject, text, compatibility.reasons or ["the registry gives no reasons"])
 
     def _compatibility_of(self, subject: str, text: str) -> _Compatibility:
+        """Ask whether the registry would reject `text`, by the first of the two checks that it has."""
         for path in _COMPATIBILITY_PATHS:
             try:
                 return self._compatibility_at(path, subject, text)
@@ -222,9 +223,9 @@ class SchemaRegistry:
         return _NOT_REJECTED
 
     def _compatibility_at(self, path: tuple[str, ...], subject: str, text: str) -> _Compatibility:
-        what = f"check compatibility in subject {printable(subject)}"
+        action = f"check compatibility in subject {printable(subject)}"
         path, query = ("compatibility", "subjects", subject, *path), {"verbose": "true"} | self._normalize_query()
-        body = self._ask(RegistryRequest(what, "POST", path, query, {"schema": text}))
+        body = self._ask(RegistryRequest(action, "POST", path, query, {"schema": text}))
         if body.get("is_compatible") is not False:
             return _NOT_REJECTED
         messages = body.get("messages")
@@ -238,14 +239,14 @@ class SchemaRegistry:
 
     def _incompatible(self, subject: str, text: str, reasons: list[str]) -> RegistryError:
         return RegistryError(
-            f"subject {printable(subject)} refuses the derived schema as incompatible: {printable_list(reasons, 10)}."
+            f"subject {printable(subject)} rejects the schema as incompatible: {printable_list(reasons, 10)}."
             f"{self._differences(subject, text)} Change the columns, or write to another subject or topic",
             condition=INCOMPATIBLE,
         )
 
     def _not_registered(self, subject: str, text: str, schema_key: str) -> RegistryError:
         return RegistryError(
-            f"subject {printable(subject)} does not have the derived schema, and auto.register.schemas=false."
+            f"subject {printable(subject)} does not have the schema, and auto.register.schemas=false."
             f"{self._differences(subject, text)} Register it, change the columns, or write {schema_key}=latest",
             condition=SCHEMA_NOT_FOUND,
         )
@@ -268,45 +269,45 @@ class SchemaRegistry:
     def _ask(self, request: RegistryRequest, deadline_ms: int | None = None) -> dict[str, Any]:
         body = self._client.call(request, deadline_ms)
         if not isinstance(body, dict):
-            raise _answer_error(request.what, f"a JSON object is expected, not {type(body).__name__}")
+            raise _answer_error(request.action, f"a JSON object is expected, not {type(body).__name__}")
         return body
 
-    def _read_schema(self, body: Mapping[str, Any], subject: str | None, what: str) -> RegisteredSchema:
+    def _read_schema(self, body: Mapping[str, Any], subject: str | None, action: str) -> RegisteredSchema:
         text, schema_type = body.get("schema"), body.get("schemaType") or AVRO_TYPE
         if not isinstance(text, str) or not isinstance(schema_type, str) or not _is_unicode(text):
-            raise _answer_error(what, "there is no schema in it")
+            raise _answer_error(action, "there is no schema in it")
         return RegisteredSchema(
-            _schema_id(body.get("id"), what),
-            _version(body.get("version")),
+            _parse_schema_id(body.get("id"), action),
+            _parse_version(body.get("version")),
             subject,
             schema_type,
             text,
-            self._reference_texts(body.get("references"), what) if schema_type == AVRO_TYPE else {},
-            _write_rules(body.get("ruleSet")),
+            self._reference_texts(body.get("references"), action) if schema_type == AVRO_TYPE else {},
+            _parse_write_rules(body.get("ruleSet")),
         )
 
-    def _reference_texts(self, references: object, what: str) -> dict[str, str]:
+    def _reference_texts(self, references: object, action: str) -> dict[str, str]:
         """The texts of all schemas that are referred to, directly or not. Each version of a subject is asked for once."""
         texts: dict[str, str] = {}
         deadline_ms = self._client.deadline_ms()
-        open_references, asked_versions = _read_references(references, what), set[tuple[str, int]]()
+        open_references, asked_versions = _read_references(references, action), set[tuple[str, int]]()
         while open_references:
             name, subject, version = open_references.pop()
             if (subject, version) in asked_versions:
                 continue
             asked_versions.add((subject, version))
             if len(asked_versions) > MAX_REFERENCES:
-                raise _answer_error(what, f"it refers to more than {MAX_REFERENCES} other schemas")
+                raise _answer_error(action, f"it refers to more than {MAX_REFERENCES} other schemas")
             path = ("subjects", subject, "versions", str(version))
             body = self._ask(
-                RegistryRequest(f"{what}: its reference {printable(name)}", "GET", path, {"deleted": "true"}), deadline_ms
+                RegistryRequest(f"{action}: its reference {printable(name)}", "GET", path, {"deleted": "true"}), deadline_ms
             )
             if not isinstance(body.get("schema"), str) or not _is_unicode(body["schema"]):
-                raise _answer_error(what, f"its reference {printable(name)} has no schema")
+                raise _answer_error(action, f"its reference {printable(name)} has no schema")
             texts[name] = body["schema"]
             if sum(map(len, texts.values())) > MAX_REFERENCED_CHARACTERS:
-                raise _answer_error(what, f"it refers to schemas of more than {MAX_REFERENCED_CHARACTERS:,} characters")
-            open_references += _read_references(body.get("references"), what)
+                raise _answer_error(action, f"it refers to schemas of more than {MAX_REFERENCED_CHARACTERS:,} characters")
+            open_references += _read_references(body.get("references"), action)
         return texts
 
 
@@ -314,19 +315,19 @@ def _is_unicode(text: str) -> bool:
     return not any("\ud800" <= character <= "\udfff" for character in text)
 
 
-def _read_references(references: object, what: str) -> list[tuple[str, str, int]]:
+def _read_references(references: object, action: str) -> list[tuple[str, str, int]]:
     if not isinstance(references, list):
         return []
     if len(references) > MAX_REFERENCES:
-        raise _answer_error(what, f"it refers to more than {MAX_REFERENCES} other schemas")
+        raise _answer_error(action, f"it refers to more than {MAX_REFERENCES} other schemas")
     with suppress(TypeError, KeyError, ValueError, OverflowError):
         triples = [(str(each["name"]), str(each["subject"]), int(each["version"])) for each in references]
         if all(_is_unicode(name + subject) for name, subject, _ in triples):
             return triples
-    raise _answer_error(what, "its references cannot be read")
+    raise _answer_error(action, "its references cannot be read")
 
 
-def _write_rules(rule_set: object) -> str | None:
+def _parse_write_rules(rule_set: object) -> str | None:
     """The names of the rules that apply to writing; None without any. A rule that cannot be read counts as one."""
     if rule_set is None:
         return None
@@ -346,20 +347,20 @@ def _rule_in_words(rule: object) -> str:
     return f"{rule.get('name')} ({rule.get('kind')}, {rule.get('type')})"
 
 
-def _mode(body: Mapping[str, Any]) -> str:
+def _parse_mode(body: Mapping[str, Any]) -> str:
     return printable(body.get("compatibilityLevel") or body.get("compatibility") or "unknown")
 
 
-def _schema_id(value: object, what: str) -> int:
+def _parse_schema_id(value: object, action: str) -> int:
     if isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= MAX_SCHEMA_ID:
         return value
-    raise _answer_error(what, f"{printable(value)} is not the id of a schema")
+    raise _answer_error(action, f"{printable(value)} is not the id of a schema")
 
 
-def _version(value: object) -> int | None:
+def _parse_version(value: object) -> int | None:
     """The version; None if there is none, as an answer need not have one."""
     return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else None
 
 
-def _answer_error(what: str, reason: str) -> RegistryError:
-    return RegistryError(f"cannot {what}: it is not an answer of a schema registry: {reason}", condition=INVALID_ANSWER)
+def _answer_error(action: str, reason: str) -> RegistryError:
+    return RegistryError(f"cannot {action}: it is not an answer of a schema registry: {reason}", condition=INVALID_ANSWER)

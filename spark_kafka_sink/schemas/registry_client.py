@@ -33,7 +33,7 @@ from spark_kafka_sink.schemas.registry_errors import (
     unreadable_error,
 )
 from spark_kafka_sink.schemas.registry_login import HiddenHeaders, RegistryLogin
-from spark_kafka_sink.schemas.registry_pools import RegistryAttempt, import_urllib3, pool_for
+from spark_kafka_sink.schemas.registry_pools import RegistryAttempt, import_urllib3, make_pool
 
 if TYPE_CHECKING:
     import urllib3
@@ -46,9 +46,9 @@ _RETRIABLE_STATUS = frozenset({408, 429, 500, 502, 503, 504})
 
 
 class RegistryRequest(NamedTuple):
-    """One request to a registry. `what`: what it does, in words that follow "cannot" in errors."""
+    """One request to a registry. `action`: what it does, in words that follow "cannot" in errors."""
 
-    what: str
+    action: str
     method: str
     path: tuple[str, ...]  # its steps, not encoded
     query: Mapping[str, str] = {}
@@ -59,9 +59,9 @@ class RegistryRequest(NamedTuple):
         return f"{address}/{path}" + (f"?{urlencode(self.query)}" if self.query else "")
 
 
-def _encode_step(part: str) -> str:
+def _encode_step(step: str) -> str:
     """One step of a path, encoded. urllib3 would resolve a plain `.` or `..` to another path of the server."""
-    return "%2E" * len(part) if part in (".", "..") else quote(part, safe="")
+    return "%2E" * len(step) if step in (".", "..") else quote(step, safe="")
 
 
 class _NoAnswer(NamedTuple):
@@ -88,7 +88,7 @@ class RegistryClient:
         self._clock = clock or Clock()
         self._login = RegistryLogin(config, self._clock)
         self._addresses = config.schema_registry_url  # the one that answered last comes first
-        self._pools = {address.url: pool_for(address, config) for address in self._addresses}
+        self._pools = {address.url: make_pool(address, config) for address in self._addresses}
 
     def deadline_ms(self) -> int:
         """When a call that begins now has to end, by the client's clock."""
@@ -103,9 +103,9 @@ class RegistryClient:
         """
         answer = self._answer(request, self.deadline_ms() if deadline_ms is None else deadline_ms)
         if not 200 <= answer.status < 300:
-            raise rejection_error(answer, request.what)
+            raise rejection_error(answer, request.action)
         if answer.body is NO_JSON:
-            raise unreadable_error(answer, request.what)
+            raise unreadable_error(answer, request.action)
         return answer.body
 
     def close(self) -> None:
@@ -131,7 +131,7 @@ class RegistryClient:
             may_retry = any(failure.may_retry for failure in outcome) and attempts <= config.schema_registry_max_retries
             if not may_retry or self._clock.now_ms() + wait_ms >= deadline_ms:
                 raise _unreachable_error(request, outcome, attempts)
-            logger.warning("! cannot %s: %s; retrying in %d ms", request.what, "; ".join(map(str, outcome)), wait_ms)
+            logger.warning("! cannot %s: %s; retrying in %d ms", request.action, "; ".join(map(str, outcome)), wait_ms)
             sleep(self._clock, wait_ms)
 
     def _ask_each(self, request: RegistryRequest, deadline_ms: int) -> RegistryAnswer | list[_NoAnswer]:
@@ -197,14 +197,14 @@ def _read_answer(
     if 300 <= status < 400:
         location = headers.conceal(response.headers.get("Location", ""))
         raise RegistryError(
-            f"cannot {request.what} at {url}: it redirects to {_location_in_words(location)}, which is not"
+            f"cannot {request.action} at {url}: it redirects to {_location_in_words(location)}, which is not"
             " followed, as the login would be sent there; if that is the registry, write it into schema.registry.url",
             condition=INVALID_ANSWER,
         )
     content = _read_content(response, attempt)
     if content is None:
         raise RegistryError(
-            f"cannot {request.what} at {url}: the answer has more than {MAX_ANSWER_BYTES:,} bytes", condition=INVALID_ANSWER
+            f"cannot {request.action} at {url}: the answer has more than {MAX_ANSWER_BYTES:,} bytes", condition=INVALID_ANSWER
         )
     answer = RegistryAnswer(url, status, _without_login_in_texts(_parse_json(content), headers), content_type)
     if status in _RETRIABLE_STATUS:
@@ -272,15 +272,15 @@ def _failure(url: str, error: Exception, headers: HiddenHeaders) -> _NoAnswer:
 def _too_late_error(request: RegistryRequest, limit_ms: int) -> RegistryError:
     """Say that no time is left for a further request of a call, such as for a reference."""
     return RegistryError(
-        f"cannot {request.what}: the registry has taken all of schema.registry.default.api.timeout.ms={limit_ms} for the requests"
-        " before",
+        f"cannot {request.action}: the registry has taken all of schema.registry.default.api.timeout.ms={limit_ms} for the"
+        " requests before",
         condition=UNREACHABLE,
     )
 
 
 def _unreachable_error(request: RegistryRequest, failures: list[_NoAnswer], attempts: int) -> RegistryError:
     return RegistryError(
-        f"cannot {request.what}, after {attempts} attempt(s): {'; '.join(map(str, failures))}; check schema.registry.url, and"
+        f"cannot {request.action}, after {attempts} attempt(s): {'; '.join(map(str, failures))}; check schema.registry.url, and"
         " whether the registry runs and can be reached from here",
         condition=UNREACHABLE,
     )

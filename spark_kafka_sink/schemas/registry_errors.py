@@ -46,7 +46,7 @@ class RegistryAnswer(NamedTuple):
 NO_JSON = object()
 
 # By the code in the body of an answer.
-_BY_CODE: dict[int, str] = {
+_CONDITION_BY_CODE: dict[int, str] = {
     404: INVALID_ANSWER,  # of the HTTP server itself: there is no such path
     405: INVALID_ANSWER,
     40401: SUBJECT_NOT_FOUND,
@@ -57,7 +57,7 @@ _BY_CODE: dict[int, str] = {
     42201: INVALID_SCHEMA,
     42205: NOT_ALLOWED,
 }
-_BY_STATUS: dict[int, str] = {401: LOGIN_FAILED, 403: NOT_ALLOWED, 409: INCOMPATIBLE}
+_CONDITION_BY_STATUS: dict[int, str] = {401: LOGIN_FAILED, 403: NOT_ALLOWED, 409: INCOMPATIBLE}
 _REMEDIES: dict[str, str] = {
     LOGIN_FAILED: "; check basic.auth.user.info, or bearer.auth.*",
     NOT_ALLOWED: "; the user needs the right to do this there, or another user is needed",
@@ -65,22 +65,22 @@ _REMEDIES: dict[str, str] = {
 }
 
 
-def rejection_error(answer: RegistryAnswer, what: str) -> RegistryError:
-    """The error for an answer that is no success. `what` was asked, in words that follow "cannot"."""
+def rejection_error(answer: RegistryAnswer, action: str) -> RegistryError:
+    """The error for an answer that is no success. `action`: what was asked, in words that follow "cannot"."""
     code, message = _code_and_message(answer)
-    condition = _BY_CODE.get(code or 0) or _BY_STATUS.get(answer.status)
+    condition = _CONDITION_BY_CODE.get(code or 0) or _CONDITION_BY_STATUS.get(answer.status)
     if condition is None and (code is None or answer.status < 400):
         condition = INVALID_ANSWER
     remedy = _REMEDIES.get(condition or "", "")
     message = message.removesuffix(".") if remedy else message
     answer_in_words = f"HTTP status {answer.status}" + (f", {message}" if message else "") + _kind_of_page(answer)
-    return RegistryError(f"cannot {what} at {answer.url}: {answer_in_words}{remedy}", condition=condition, error_code=code)
+    return RegistryError(f"cannot {action} at {answer.url}: {answer_in_words}{remedy}", condition=condition, error_code=code)
 
 
-def unreadable_error(answer: RegistryAnswer, what: str) -> RegistryError:
+def unreadable_error(answer: RegistryAnswer, action: str) -> RegistryError:
     """The error for an answer with a status of success, but without JSON."""
     answer_in_words = f"it is not an answer of a schema registry{_kind_of_page(answer)}{_REMEDIES[INVALID_ANSWER]}"
-    return RegistryError(f"cannot {what} at {answer.url}: {answer_in_words}", condition=INVALID_ANSWER)
+    return RegistryError(f"cannot {action} at {answer.url}: {answer_in_words}", condition=INVALID_ANSWER)
 
 
 def _code_and_message(answer: RegistryAnswer) -> tuple[int | None, str]:

@@ -19,7 +19,7 @@ from spark_kafka_sink.config.secret import HIDDEN, Secret, SecretBytes
 from spark_kafka_sink.network.sasl.token_endpoint import TokenEndpoint, client_credentials_post
 from spark_kafka_sink.network.sasl.tokens import RefreshWindow, TokenCache, token_error
 
-_MIN_PASSWORD_CHARACTERS = 4  # characters; a shorter password is not searched for by itself, as ordinary words may contain it
+_MIN_PASSWORD_CHARACTERS = 4  # a shorter password is not searched for by itself, as ordinary words may contain it
 
 
 class HiddenHeaders(dict[str, str]):
@@ -51,7 +51,7 @@ class RegistryLogin:
 
     def __init__(self, config: RegistryConfig, clock: Clock) -> None:
         self._config = config
-        self._tokens = _token_cache(config, clock) if config.token_source == OAUTH_TOKEN else None
+        self._tokens = _make_token_cache(config, clock) if config.token_source == OAUTH_TOKEN else None
 
     def headers(self, address: RegistryAddress) -> HiddenHeaders:
         """The headers of a login; empty without one. Blocks while a token is fetched; AuthenticationError if that fails."""
@@ -73,7 +73,7 @@ class RegistryLogin:
         return headers
 
 
-def _token_cache(config: RegistryConfig, clock: Clock) -> TokenCache:
+def _make_token_cache(config: RegistryConfig, clock: Clock) -> TokenCache:
     """Fetches tokens with the client credentials flow that brokers' logins use; only the names of the options differ."""
     broker_config = ProducerConfig.from_mapping(
         {

@@ -63,13 +63,13 @@ def import_urllib3() -> Any:
     return urllib3
 
 
-def pool_for(address: RegistryAddress, config: RegistryConfig) -> Any:
-    """A urllib3.PoolManager for one address. Raises ConfigError: files that cannot be read, or a wrong https_proxy."""
+def make_pool(address: RegistryAddress, config: RegistryConfig) -> Any:
+    """Make a urllib3.PoolManager for one address. Raises ConfigError: files that cannot be read, or a wrong https_proxy."""
     urllib3 = import_urllib3()
     connect_s, read_s = config.schema_registry_http_connect_timeout_ms / 1000, config.schema_registry_http_read_timeout_ms / 1000
     pool_options: dict[str, Any] = {"num_pools": 1, "timeout": urllib3.Timeout(connect=connect_s, read=read_s)}
     if address.url.startswith("https:"):
-        pool_options |= {"ssl_context": _tls(config)}
+        pool_options |= {"ssl_context": _tls_context(config)}
         if config.schema_registry_ssl_endpoint_identification_algorithm == "":
             pool_options |= {"assert_hostname": False}
     proxy = proxy_for(address.url)
@@ -103,7 +103,7 @@ def _pool_classes(urllib3: Any) -> dict[str, Any]:
     return {pool.scheme: type(pool.__name__, (pool,), {"ConnectionCls": connection_class(pool.ConnectionCls)}) for pool in pools}
 
 
-def _tls(config: RegistryConfig) -> ssl.SSLContext:
+def _tls_context(config: RegistryConfig) -> ssl.SSLContext:
     """The options have the names of the brokers' options after a prefix, and the same meaning."""
     prefix = "schema.registry."
     tls_options = {

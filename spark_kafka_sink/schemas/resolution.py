@@ -13,7 +13,7 @@ import pyarrow as pa
 from spark_kafka_sink.errors import printable, printable_list
 from spark_kafka_sink.records.varint import encode_varint
 from spark_kafka_sink.schemas.avro.decimals import DecimalEncoding, FixedDecimalEncoding
-from spark_kafka_sink.schemas.avro.defaults import DefaultEncoder, unwritable
+from spark_kafka_sink.schemas.avro.defaults import DefaultEncoder, unwritable_default
 from spark_kafka_sink.schemas.avro.encoding import Encoding
 from spark_kafka_sink.schemas.avro.nested import ArrayEncoding, BranchEncoding, NullableEncoding, RecordEncoding
 from spark_kafka_sink.schemas.avro.values import (
@@ -43,22 +43,22 @@ from spark_kafka_sink.schemas.avro_schema import (
 )
 from spark_kafka_sink.schemas.derivation import is_binary, is_float, is_int, is_list, is_string, plain_type
 
-MAX_FIXED_OF_A_COLUMN = 2**24  # 16 times the default of max.request.size
+MAX_COLUMN_FIXED_BYTES = 2**24  # 16 times the default of max.request.size
 MAX_DECIMAL_FIXED_BYTES = 256
 
 
 def resolve_column(
-    type: pa.DataType, schema: AvroSchema, *, at: str, truncates_timestamps: bool
+    type: pa.DataType, schema: AvroSchema, *, column_name: str, truncates_timestamps: bool
 ) -> tuple[AvroEncoder, list[str]]:
     """The encoder of a column by a schema, and a sentence for each type, field or default that does not fit; if there are any, do
     not use the encoder. Never blocks.
 
     Args:
         type: of the column: a struct for a record, any other type for another schema.
-        at: the column's name, for problems.
+        column_name: for problems.
         truncates_timestamps: True cuts a time that is finer than the schema's unit; False refuses its row.
     """
-    resolution = _Resolution(at, truncates_timestamps, DefaultEncoder(), problems=[])
+    resolution = _Resolution(column_name, truncates_timestamps, DefaultEncoder(), problems=[])
     return AvroEncoder(type, resolution.encoding("", type, schema)), resolution.problems
 
 
@@ -66,7 +66,7 @@ def resolve_column(
 class _Resolution:
     """One comparison of a column with a schema; adds what does not fit to `problems`."""
 
-    at: str
+    column_name: str
     truncates_timestamps: bool
     defaults: DefaultEncoder
     problems: list[str]
@@ -81,9 +81,9 @@ class _Resolution:
                 return self._record(path, type, schema)
             case AvroArray() if is_list(type):
                 return ArrayEncoding(path, self.encoding(f"{path}[*]", type.value_type, schema.items))
-            case AvroFixed() if schema.size > MAX_FIXED_OF_A_COLUMN:
+            case AvroFixed() if schema.size > MAX_COLUMN_FIXED_BYTES:
                 self.problems.append(
-                    f"{self._column(path)} is {schema} in the schema; the limit is {MAX_FIXED_OF_A_COLUMN:,} bytes"
+                    f"{self._column(path)} is {schema} in the schema; the limit is {MAX_COLUMN_FIXED_BYTES:,} bytes"
                 )
                 return ConstantEncoding(path, b"")
             case AvroMap() if pa.types.is_map(type) and is_string(plain_type(type.key_type)):
@@ -132,7 +132,7 @@ class _Resolution:
             try:
                 octets = self.defaults.encode(field)
             except ValueError as error:
-                self.problems.append(unwritable(path, error))
+                self.problems.append(unwritable_default(path, error))
         return ConstantEncoding(path, octets)
 
     def _map(self, path: str, type: pa.MapType, schema: AvroMap) -> Encoding:
@@ -175,7 +175,7 @@ class _Resolution:
     # PROBLEMS
 
     def _column(self, path: str, name: str = "") -> str:
-        steps = [self.at, *([path] if path else []), *([name] if name else [])]
+        steps = [self.column_name, *([path] if path else []), *([name] if name else [])]
         return f"column {printable('.'.join(steps).replace('.[', '['))}"
 
 
@@ -232,13 +232,13 @@ def _value_encoding(path: str, type: pa.DataType, schema: AvroSchema, truncates:
     """The encoding of a single value; None if the type does not fit."""
     match schema:
         case AvroPrimitive(logical=LogicalType() as logical) if logical.name not in ("decimal", "uuid"):
-            return _time(path, type, logical.name, truncates)
+            return _time_encoding(path, type, logical.name, truncates)
         case AvroPrimitive(type="bytes", logical=LogicalType() as logical):
             return DecimalEncoding(path, logical.precision) if _is_decimal_for(type, logical) else None
         case AvroPrimitive(type="string", logical=LogicalType()):
             return UuidEncoding(path) if is_string(type) else None
         case AvroPrimitive():
-            return _primitive(path, type, schema.type)
+            return _primitive_encoding(path, type, schema.type)
         case AvroEnum() if is_string(type):
             return EnumEncoding(path, schema.symbols)
         case AvroFixed(logical=LogicalType(name="decimal") as logical):
@@ -250,7 +250,7 @@ def _value_encoding(path: str, type: pa.DataType, schema: AvroSchema, truncates:
             return None
 
 
-def _primitive(path: str, type: pa.DataType, kind: str) -> Encoding | None:
+def _primitive_encoding(path: str, type: pa.DataType, kind: str) -> Encoding | None:
     match kind:
         case "null" if pa.types.is_null(type):
             return ConstantEncoding(path, b"")
@@ -272,7 +272,7 @@ def _primitive(path: str, type: pa.DataType, kind: str) -> Encoding | None:
             return None
 
 
-def _time(path: str, type: pa.DataType, name: str, truncates: bool) -> Encoding | None:
+def _time_encoding(path: str, type: pa.DataType, name: str, truncates: bool) -> Encoding | None:
     """Dates, times and timestamps. `name` is "date", or ends with the schema's unit."""
     if name == "date":
         if pa.types.is_date64(type):

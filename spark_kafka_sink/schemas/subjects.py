@@ -11,7 +11,7 @@ def needs_record_name(config: RegistryConfig, part: str) -> bool:
     return _strategy(config, part) != TOPIC_NAME
 
 
-def needs_topic(config: RegistryConfig, part: str) -> bool:
+def has_subject_per_topic(config: RegistryConfig, part: str) -> bool:
     """Whether each topic has a subject of its own for `part`."""
     return _strategy(config, part) != RECORD_NAME
 

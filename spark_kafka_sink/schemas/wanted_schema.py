@@ -1,7 +1,7 @@
 """Which schema keys or values have: derived or named by an option, found in the registry or registered there.
 
-`plan_schema` derives a schema without the registry. `WantedSchema.look` only reads from the registry. `WantedSchema.register`
-registers, once all problems are known. `look` and `register` return the PartEncoder that encodes.
+`plan_schema` derives a schema without the registry. Then `WantedSchema.find_encoder` only reads from the registry, and once all
+problems are known, `WantedSchema.register` registers. Both return the PartEncoder that encodes.
 Law: a schema that has rules for writing, such as encryption, is not used: an error says so.
 """
 
@@ -36,7 +36,7 @@ class SchemaSource(Protocol):
     def by_id(self, schema_id: int) -> RegisteredSchema: ...
     def lookup(self, subject: str, text: str) -> RegisteredSchema | None: ...
     def require_compatible(self, subject: str, text: str) -> None: ...
-    def for_writing(self, subject: str, text: str, schema_key: str) -> RegisteredSchema: ...
+    def find_or_register(self, subject: str, text: str, schema_key: str) -> RegisteredSchema: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +56,7 @@ class WantedSchema:
     @property
     def needs_topic(self) -> bool:
         """Whether the subject, and so the schema, depends on the topic."""
-        return self._needs_subject and self.options.subject is None and subjects.needs_topic(self.config, self.part)
+        return self._needs_subject and self.options.subject is None and subjects.has_subject_per_topic(self.config, self.part)
 
     @property
     def _needs_subject(self) -> bool:
@@ -74,7 +74,7 @@ class WantedSchema:
 
     # THE REGISTRY'S ANSWERS. Each method calls the registry: it blocks as the registry does, and raises the registry's errors.
 
-    def look(self, registry: SchemaSource, topic: str | None, problems: list[str]) -> PartEncoder | None:
+    def find_encoder(self, registry: SchemaSource, topic: str | None, problems: list[str]) -> PartEncoder | None:
         """The encoder for rows of a topic. None if the schema is to be registered, or if there are problems.
 
         Registers nothing. If an option names a registered schema, adds to `problems` how the column does not fit it. For a
@@ -82,15 +82,15 @@ class WantedSchema:
         """
         subject = self.subject_of(topic)
         if self.text is not None:
-            return self._look_for_text(registry, subject, self.text)
+            return self._find_by_text(registry, subject, self.text)
         return self._resolve(self._ask_for_named(registry, subject), subject, problems)
 
-    def _look_for_text(self, registry: SchemaSource, subject: str, text: str) -> PartEncoder | None:
+    def _find_by_text(self, registry: SchemaSource, subject: str, text: str) -> PartEncoder | None:
         if not self.config.auto_register_schemas:
-            return self._for_writing(registry, subject, text)  # does not register; its error says what differs
+            return self._find_or_register_text(registry, subject, text)  # does not register; its error says what differs
         schema = registry.lookup(subject, text)
         if schema is not None:
-            return self._of_registered(schema, subject)
+            return self._encoder_of(schema, subject)
         registry.require_compatible(subject, text)
         return None
 
@@ -102,37 +102,37 @@ class WantedSchema:
         return registry.latest(subject) if reference.kind == LATEST else registry.version(subject, reference.number)
 
     def register(self, registry: SchemaSource, topic: str | None) -> PartEncoder:
-        """Register the schema, unless another writer has done so, and return the encoder. For use after `look` returned None."""
+        """Register the schema for good, unless another writer has, and return the encoder. Needed if `find_encoder` gave None."""
         assert self.text is not None
         subject = self.subject_of(topic)
-        return self._for_writing(registry, subject, self.text)
+        return self._find_or_register_text(registry, subject, self.text)
 
-    def _for_writing(self, registry: SchemaSource, subject: str, text: str) -> PartEncoder:
-        return self._of_registered(registry.for_writing(subject, text, self.options.name_of("schema")), subject)
+    def _find_or_register_text(self, registry: SchemaSource, subject: str, text: str) -> PartEncoder:
+        return self._encoder_of(registry.find_or_register(subject, text, self.options.name_of("schema")), subject)
 
-    def for_topic(self, registry: SchemaSource, topic: str | None) -> PartEncoder:
-        """Find the schema, or register it, and return the encoder. For callers that do not collect problems.
+    def find_or_register(self, registry: SchemaSource, topic: str | None) -> PartEncoder:
+        """Find the schema, or register it for good, and return the encoder. For callers that do not collect problems.
 
         Raises:
             SchemaError: the column and the schema contradict each other.
         """
         problems: list[str] = []
-        encoder = self.look(registry, topic, problems)
+        encoder = self.find_encoder(registry, topic, problems)
         if problems:
             raise SchemaError("; ".join(problems))
         return self.register(registry, topic) if encoder is None else encoder
 
-    def with_id(self, registry: SchemaSource, schema_id: int, subject: str) -> PartEncoder:
+    def encoder_of_id(self, registry: SchemaSource, schema_id: int, subject: str) -> PartEncoder:
         """The encoder with the schema that an earlier run has used, whatever the subject's versions are by now.
 
         Raises:
             SchemaError: the column does not fit that schema.
         """
-        return self._of_registered(registry.by_id(schema_id), subject)
+        return self._encoder_of(registry.by_id(schema_id), subject)
 
     # FROM AN ANSWER TO AN ENCODER
 
-    def _of_registered(self, schema: RegisteredSchema, subject: str) -> PartEncoder:
+    def _encoder_of(self, schema: RegisteredSchema, subject: str) -> PartEncoder:
         """The encoder for the registry's text, which readers get for the id. It may differ from the text that was looked up."""
         problems: list[str] = []
         encoder = self._resolve(schema, subject, problems)
@@ -171,14 +171,14 @@ class WantedSchema:
 
 @functools.lru_cache(maxsize=64)
 def _avro_encoder(
-    type: pa.DataType, text: str, references: tuple[tuple[str, str], ...], at: str, truncates_timestamps: bool
+    type: pa.DataType, text: str, references: tuple[tuple[str, str], ...], part: str, truncates_timestamps: bool
 ) -> tuple[AvroEncoder | None, tuple[str, ...]]:
     """The encoder, or the problems. Cached, as a stream resolves the same schema in each micro-batch."""
     try:
         schema = parse_schema(text, dict(references))
     except SchemaError as error:
-        return None, (f"the schema of the {at} cannot be used: {error.message}",)
-    encoder, problems = resolve_column(type, schema, at=at, truncates_timestamps=truncates_timestamps)
+        return None, (f"the schema of the {part} cannot be used: {error.message}",)
+    encoder, problems = resolve_column(type, schema, column_name=part, truncates_timestamps=truncates_timestamps)
     return (None if problems else encoder), tuple(problems)
 
 
@@ -199,7 +199,7 @@ def plan_schema(options: PartOptions, type: pa.DataType, config: RegistryConfig,
         options: of the part, checked.
         type: of its column.
         config: of the registry, checked.
-        problems: the list to add to, for example if the type has no schema; if anything is added, do not use the result.
+        problems: gets what is wrong, for example a type without a schema; if it gets anything, do not use the result.
     """
     reference = options.schema
     if options.format == FRAMED:
@@ -221,7 +221,7 @@ def plan_schema(options: PartOptions, type: pa.DataType, config: RegistryConfig,
 def _derive_text(options: PartOptions, type: pa.DataType, problems: list[str]) -> str:
     """The derived text. Checks that rows can be encoded with it, as it may be registered before any row is encoded."""
     name = options.record_name or TOP_LEVEL_RECORD
-    text, misfits = derive_schema(type, name=name, namespace=options.record_namespace, at=options.part)
+    text, misfits = derive_schema(type, name=name, namespace=options.record_namespace, column_name=options.part)
     problems.extend(misfits or _avro_encoder(type, text, (), options.part, options.truncates_timestamps)[1])
     return text
 

@@ -16,11 +16,11 @@ Importing the package fails with one sentence when pyspark is missing or too old
 
 from __future__ import annotations
 
-MINIMUM_PYSPARK = (4, 1)  # the first version with DataSourceStreamArrowWriter
+MIN_PYSPARK = (4, 1)  # the first version with DataSourceStreamArrowWriter
 
 
 def require_pyspark() -> None:
-    """Raise ImportError unless pyspark is installed and has at least MINIMUM_PYSPARK."""
+    """Raise ImportError unless pyspark is installed and has at least MIN_PYSPARK."""
     try:
         import pyspark
     except ImportError as error:
@@ -29,10 +29,10 @@ def require_pyspark() -> None:
             " pip install pyspark. KafkaProducer works without pyspark"
         ) from error
     major, minor = (int(part) for part in pyspark.__version__.split(".")[:2])
-    if (major, minor) < MINIMUM_PYSPARK:
+    if (major, minor) < MIN_PYSPARK:
         raise ImportError(
             f"[KAFKA_PYSPARK_TOO_OLD] pyspark {pyspark.__version__} has no Arrow writers for streams:"
-            f" the sink needs {'.'.join(map(str, MINIMUM_PYSPARK))} or newer. KafkaProducer works with any version"
+            f" the sink needs {'.'.join(map(str, MIN_PYSPARK))} or newer. KafkaProducer works with any version"
         )
 
 

@@ -56,5 +56,5 @@ def _no_broker_file(config: ProducerConfig) -> Path | None:
     context = TaskContext.get()
     if context is None:
         return None
-    servers = hashlib.sha256(repr(config.bootstrap_servers).encode()).hexdigest()[:16]
-    return Path(SparkFiles.getRootDirectory(), f".pykafka-sink-no-broker-{context.stageId()}-{servers}")
+    servers_hash = hashlib.sha256(repr(config.bootstrap_servers).encode()).hexdigest()[:16]
+    return Path(SparkFiles.getRootDirectory(), f".pykafka-sink-no-broker-{context.stageId()}-{servers_hash}")

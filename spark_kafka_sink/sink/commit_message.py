@@ -18,8 +18,8 @@ class TaskTimes(NamedTuple):
     """What one task spent its time on."""
 
     started_at_ms: int = 0  # when the task began, by the clock of its machine; 0: not known
-    waiting_for_spark: float = 0.0  # seconds that it waited for the next rows: Spark reads, computes and copies them
-    held_back: float = 0.0  # seconds that maxRecordsPerSecond and maxBytesPerSecond made it wait
+    waited_for_spark_s: float = 0.0  # until the next rows came: Spark reads, computes and copies them
+    held_back_s: float = 0.0  # that maxRecordsPerSecond and maxBytesPerSecond made it wait
 
 
 NOT_TIMED = TaskTimes()

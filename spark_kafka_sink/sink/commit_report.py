@@ -39,8 +39,8 @@ again with the same names (checkpoint, or transactionalIdPrefix with txnAppId an
     … and the repetition brings other rows          the others            the others     fails, writes nothing
     other rows than before, no decision yet         open transactions     nothing        writes the new rows
     other rows than before, all committed           carried out           the first      fails, writes nothing
-    an earlier driver goes on beside its successor  transactions of both  nothing twice  one of the two fails
-    … which is at the next version already          one of the decisions  maybe a part   cannot tell (two drivers at once)
+    an earlier driver goes on beside its successor  transactions of both  no row twice   one of the two fails
+    … which is at the next version already          one of the decisions  a part or all  cannot find out which of the two
 """
 
 from __future__ import annotations
@@ -66,12 +66,12 @@ _IF_RUN_AGAIN = "If the write is run again, it writes these rows again (at-least
 
 def require_all(messages: Sequence[KafkaCommitMessage | None]) -> list[KafkaCommitMessage]:
     """The messages of all tasks. Raises DeliveryError when one is missing."""
-    missing = sum(message is None for message in messages)
-    if missing:
+    missing_count = sum(message is None for message in messages)
+    if missing_count:
         error = DeliveryError(
-            f"{missing} of {len(messages)} tasks report nothing, so it is unknown whether their rows were written. This happens"
-            " with trigger(continuous=…): Spark then passes no rows to a sink written in Python, and all of them are LOST while"
-            " the query looks healthy. Stop the query and use trigger(processingTime=…) or trigger(availableNow=True)",
+            f"{missing_count} of {len(messages)} tasks report nothing, so it is unknown whether their rows were written. This"
+            " happens with trigger(continuous=…): Spark then passes no rows to a sink written in Python, and all of them are LOST"
+            " while the query looks healthy. Stop the query and use trigger(processingTime=…) or trigger(availableNow=True)",
             condition="KAFKA_MISSING_COMMIT_MESSAGE",
         )
         logger.error("! %s", error)  # a continuous query runs on for a while, and this line is the only sign of the error
@@ -81,11 +81,12 @@ def require_all(messages: Sequence[KafkaCommitMessage | None]) -> list[KafkaComm
 
 def require_not_aborted(messages: Sequence[KafkaCommitMessage]) -> None:
     """Raises WriteAbortedError when a task found its write aborted, although its driver goes on to commit."""
-    aborts = sum(message.found_abort for message in messages)
-    if aborts:
+    aborted_count = sum(message.found_abort for message in messages)
+    if aborted_count:
         raise WriteAbortedError(
-            f"{aborts} of {len(messages)} tasks ended without their rows, as another write with the same transactionalIdPrefix,"
-            " which is for one query or job at a time, was aborted meanwhile. Nothing of this write is seen: it can be run again"
+            f"{aborted_count} of {len(messages)} tasks ended without their rows, as another write with the same"
+            " transactionalIdPrefix, which is for one query or job at a time, was aborted meanwhile. Nothing of this write is"
+            " seen: it can be run again"
         )
 
 

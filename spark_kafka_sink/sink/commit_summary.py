@@ -16,7 +16,7 @@ from spark_kafka_sink.sink.commit_message import COUNTERS, KafkaCommitMessage, W
 # added `running_seconds`, 4 `schemas`.
 REPORT_VERSION = 4
 
-SHOWN_SCHEMAS = 4  # in a log line
+MAX_SHOWN_SCHEMAS = 4  # in a log line
 
 # Averages over all tasks: a sum and a count. Averages of averages would be wrong where tasks differ in size.
 AVERAGES: dict[str, tuple[str, str]] = {
@@ -110,8 +110,8 @@ class CommitSummary:
             started_at_ms=min((each.started_at_ms for each in times if each.started_at_ms), default=None),
             median_task_seconds=round(median(seconds), 3) if seconds else 0.0,
             task_seconds=round(sum(seconds), 3),
-            spark_seconds=round(sum(each.waiting_for_spark for each in times), 3),
-            held_back_seconds=round(sum(each.held_back for each in times), 3),
+            spark_seconds=round(sum(each.waited_for_spark_s for each in times), 3),
+            held_back_seconds=round(sum(each.held_back_s for each in times), 3),
             commit_seconds=round(commit_seconds, 3),
             skipped_by_reason=_sum_by_reason(message.skipped_by_reason for message in messages),
             dead_lettered_by_reason=_sum_by_reason(message.dead_lettered_by_reason for message in messages),
@@ -134,7 +134,7 @@ class CommitSummary:
         )
 
     def _schemas_in_words(self) -> str:
-        schema_texts = [f"{use.part}: {use}" for use in self.schemas[:SHOWN_SCHEMAS]]
+        schema_texts = [f"{use.part}: {use}" for use in self.schemas[:MAX_SHOWN_SCHEMAS]]
         if not schema_texts:
             return ""
         more_count = len(self.schemas) - len(schema_texts)

@@ -168,8 +168,8 @@ def _report_path_problems(options: SinkOptions) -> list[str]:
     if options.report_path is None:
         return []
     if os.path.exists(options.report_path) and not os.path.isfile(options.report_path):
-        what = "a directory" if os.path.isdir(options.report_path) else "no regular file"
-        return [f"reportPath={options.report_path} is {what} on the driver: name a file"]
+        kind = "a directory" if os.path.isdir(options.report_path) else "no regular file"
+        return [f"reportPath={options.report_path} is {kind} on the driver: name a file"]
     if os.path.isdir(os.path.dirname(os.path.abspath(options.report_path))):
         return []
     return [f"reportPath={options.report_path} lies in a directory that does not exist on the driver"]
@@ -179,11 +179,11 @@ def _store_problems(options: SinkOptions) -> Iterator[str]:
     """Problems of keystores and truststores, if the files are on this machine, too. Each task would fail with such a problem."""
     producer = options.producer
     stores = {"ssl.keystore": producer.ssl_keystore_location, "ssl.truststore": producer.ssl_truststore_location}
-    for which, location in stores.items():
+    for store, location in stores.items():
         if location:
             from spark_kafka_sink.network.tls.stores import java_store_problem  # costs time, and few writes have a store
 
-            problem = java_store_problem(which, location)
+            problem = java_store_problem(store, location)
             if problem:
                 yield f"kafka.{problem}"
 

@@ -41,7 +41,7 @@ def _summary(write: WriteId, committed: Committed) -> VersionSummary:
     if committed.how is not HowCommitted.COMMITTED:
         logger.warning("version %d of %s: %s", write.version, write.owner, committed.how.value)
     how = committed.how.name.lower().replace("_", "-")
-    return VersionSummary(write.owner, write.version, how, committed.skipped, committed.fenced, committed.other_rows)
+    return VersionSummary(write.owner, write.version, how, committed.skipped_partitions, committed.fenced, committed.other_rows)
 
 
 def abort_version(plan: WritePlan) -> None:

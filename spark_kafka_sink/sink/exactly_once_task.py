@@ -21,7 +21,7 @@ from spark_kafka_sink.errors import (
 from spark_kafka_sink.exactly_once.fingerprint import content_of
 from spark_kafka_sink.exactly_once.heartbeat import Heartbeat
 from spark_kafka_sink.exactly_once.task_attempt import TaskAttempt
-from spark_kafka_sink.exactly_once.writes import Content, SchemaIds, WriteId, total
+from spark_kafka_sink.exactly_once.writes import Content, SchemaIds, WriteId, sum_contents
 from spark_kafka_sink.producer.task_producer import TaskProducer
 from spark_kafka_sink.protocol.error_codes import Errors
 from spark_kafka_sink.protocol.topic_partition import TopicPartition
@@ -32,7 +32,7 @@ from spark_kafka_sink.sink.task import Task
 from spark_kafka_sink.sink.worker_cache import CLIENTS, TRANSACTIONAL, TRANSACTIONAL_FOR_LARGE_ROWS
 from spark_kafka_sink.sink.write_plan import WritePlan, has_name
 
-MARKER_TOPIC_MS = 10_000  # how long a task looks for the topic of the option markerTopic
+MARKER_TOPIC_TIMEOUT_MS = 10_000  # how long a task looks for the topic of the option markerTopic
 # Reasons and remedies in Spark, which the producer does not know, by the condition of its error.
 _TAKEN_OVER = (
     " In Spark: another write with the same transactionalIdPrefix has begun, which is for one query or job at a time; or somebody"
@@ -47,7 +47,7 @@ _HINTS = {
         " asks for that limit"
     ),
 }
-ABORT_MS = 5_000  # for a failed task to abort its transaction; if it cannot, the driver does
+ABORT_TIMEOUT_MS = 5_000  # for a failed task to abort its transaction; if it cannot, the driver does
 
 
 @contextmanager
@@ -73,7 +73,7 @@ def open_task(plan: WritePlan, task: Task) -> Iterator[TaskAttempt]:
             except BaseException as error:
                 if isinstance(error, KafkaError):
                     _add_hint(error)
-                producer.close(timeout_ms=ABORT_MS)
+                producer.close(timeout_ms=ABORT_TIMEOUT_MS)
                 raise
 
 
@@ -98,7 +98,7 @@ def _begin(plan: WritePlan, write: WriteId, task: Task, client: TransactionClien
 def content_to_compare(chunk: Chunk, write: WriteId) -> Content:
     """The content of a chunk. The fingerprint costs most in this mode, so it is 0 in a write that no other run can repeat."""
     chunks = [chunk, *(each.chunk for each in chunk.unencoded_rows)]
-    return total(content_of(each.columns) if has_name(write) else Content(len(each.numbers)) for each in chunks)
+    return sum_contents(content_of(each.columns) if has_name(write) else Content(len(each.numbers)) for each in chunks)
 
 
 def _add_hint(error: KafkaError) -> None:
@@ -116,7 +116,7 @@ def _add_hint(error: KafkaError) -> None:
 def _require_marker_topic(client: TransactionClient, topic: str) -> None:
     """Fail before any row: without the topic, the marker would fail after all rows."""
     try:
-        client.require_topic(topic, timeout_ms=MARKER_TOPIC_MS)
+        client.require_topic(topic, timeout_ms=MARKER_TOPIC_TIMEOUT_MS)
     except KafkaTimeoutError as error:
         raise KafkaTimeoutError(
             f"markerTopic={topic} was not found: {error.message}. Nothing was written. Create the topic (one partition is"

@@ -46,7 +46,7 @@ def plan_parts(
     with registry_of(options) as registry:
         for each in wanted_schemas:
             try:
-                encoder = None if topic is None and each.needs_topic else each.look(registry, topic, problems)
+                encoder = None if topic is None and each.needs_topic else each.find_encoder(registry, topic, problems)
                 parts.append(PlannedPart(each, encoder))
             except KafkaError as error:
                 failures.append(error)
@@ -59,7 +59,7 @@ def register_schemas(plan: WritePlan) -> WritePlan:
     """Register all schemas that the plan needs, except those of topics that only rows name. Returns the plan with encoders.
 
     Raises:
-        RegistryError: the registry refuses a schema, or cannot be reached.
+        RegistryError: the registry rejects a schema, or cannot be reached.
     """
     topic = _topic_of_all(plan.mapping)
     parts = []

@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 
 from pyspark.taskcontext import TaskContext
 
-_UNITS = {"us": 1e-6, "ms": 1e-3, "": 1, "s": 1, "m": 60, "min": 60, "h": 3600, "d": 86400}  # of Spark's durations
+_SECONDS_OF_UNIT = {"us": 1e-6, "ms": 1e-3, "": 1, "s": 1, "m": 60, "min": 60, "h": 3600, "d": 86400}  # of Spark's durations
 # The session's option overrides the application's. Tasks see both as local properties.
-_SESSION, _APPLICATION = "spark.sql.execution.pyspark.udf.", "spark.python.worker."
+_SESSION_PREFIX, _APPLICATION_PREFIX = "spark.sql.execution.pyspark.udf.", "spark.python.worker."
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,10 +49,10 @@ class Task:
 def idle_timeout_s(local_property: Callable[[str], str | None]) -> float | None:
     """The idle seconds after which Spark kills this task's worker; None: it does not."""
     kill_setting, timeout = (
-        local_property(_SESSION + name) or local_property(_APPLICATION + name) or ""
+        local_property(_SESSION_PREFIX + name) or local_property(_APPLICATION_PREFIX + name) or ""
         for name in ("killOnIdleTimeout", "idleTimeoutSeconds")
     )
     duration = re.fullmatch(r"\s*(\d+)\s*([a-z]*)\s*", timeout.lower())
     if kill_setting.strip().lower() != "true" or duration is None:
         return None
-    return int(duration[1]) * _UNITS.get(duration[2], 1) or None
+    return int(duration[1]) * _SECONDS_OF_UNIT.get(duration[2], 1) or None

@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 TIMEOUT_MS = 5_000
-LOOKS = 4  # with retry.backoff.ms in between, as brokers learn of a new topic late
-SETTING = "auto.create.topics.enable"
+MAX_LOOKS = 4  # with retry.backoff.ms in between, as brokers learn of a new topic late
+CREATE_KEY = "auto.create.topics.enable"
 
 _settled_topics: set[tuple[tuple[str, ...], str]] = set()  # brokers and topics that were found, or could not be asked for
 
@@ -38,10 +38,10 @@ def require_topic(plan: WritePlan) -> None:
     if not isinstance(topic, str) or (brokers, topic) in _settled_topics:
         return
     if _brokers_say_it_is_missing(options, topic):
-        where = ",".join(brokers)
+        addresses = ",".join(brokers)
         raise ConfigError(
-            f"topic {topic} does not exist at {where}, and the brokers create none ({SETTING}=false): correct the option topic,"
-            f" or create it, for example with kafka-topics.sh --bootstrap-server {where} --create --topic {topic}",
+            f"topic {topic} does not exist at {addresses}, and the brokers create none ({CREATE_KEY}=false): correct the option"
+            f" topic, or create it, for example with kafka-topics.sh --bootstrap-server {addresses} --create --topic {topic}",
             condition="KAFKA_UNKNOWN_TOPIC",
         )
     _settled_topics.add((brokers, topic))
@@ -90,9 +90,9 @@ def is_missing(client: RequestClient, topic: str, deadline_ms: int) -> bool:
             raise answer
         return False
 
-    if not is_unknown() or client.ask_all([Ask(ANY_BROKER, DescribeBrokerConfig(), SETTING)], left_ms()) != ["false"]:
+    if not is_unknown() or client.ask_all([Ask(ANY_BROKER, DescribeBrokerConfig(), CREATE_KEY)], left_ms()) != ["false"]:
         return False
-    for look in range(1, LOOKS):
+    for look in range(1, MAX_LOOKS):
         client.back_off(look, left_ms())
         if not is_unknown():
             return False

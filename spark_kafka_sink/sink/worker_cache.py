@@ -30,12 +30,12 @@ from spark_kafka_sink.sink.rows.dead_letters import MAX_ROW_BYTES, options_for_l
 logger = logging.getLogger(__name__)
 
 IDLE_BYTES = 1024 * 1024  # of buffer.memory that an idle producer keeps: small tasks then allocate nothing
-CLOSE_MS = 1_000  # an idle producer has no unsettled rows; it may be waiting for metadata
-MAX_IDLE = 8  # each has a thread and a few connections; more than one or two only when configurations alternate
+CLOSE_TIMEOUT_MS = 1_000  # an idle producer has no unsettled rows; it may be waiting for metadata
+MAX_IDLE_COUNT = 8  # each has a thread and a few connections; more than one or two only when configurations alternate
 
 
-class Keepable(Protocol):
-    """What the cache needs of TaskProducer and WorkerClient."""
+class CacheItem(Protocol):
+    """A producer or client, as the cache uses it: TaskProducer or WorkerClient."""
 
     @property
     def client_id(self) -> str: ...
@@ -45,16 +45,16 @@ class Keepable(Protocol):
     def close(self, timeout_ms: int | None = None) -> None: ...
 
 
-KeepableT = TypeVar("KeepableT", bound=Keepable)
+CacheItemT = TypeVar("CacheItemT", bound=CacheItem)
 
 
 @dataclass(slots=True, eq=False)
-class _Entry(Generic[KeepableT]):
+class _Entry(Generic[CacheItemT]):
     """A producer or client in the cache. The task that uses it, or the thread that closes it, holds the lock `presence`. If
     nobody holds this lock, an interrupt has left the entry behind, and it is closed."""
 
     key: Hashable = field(repr=False)  # contains wrapped secrets
-    keepable: KeepableT
+    item: CacheItemT
     presence: threading.Lock | None  # None: it is idle
     expires_ms: int = 0  # set only while the entry is idle, as is `rest_number`
     rest_number: int = 0  # the idle entry with the highest number became idle last
@@ -65,7 +65,7 @@ class _Entry(Generic[KeepableT]):
         return presence is not None and not presence.locked()
 
 
-class WorkerCache(Generic[KeepableT]):
+class WorkerCache(Generic[CacheItemT]):
     """Lends producers or clients, and keeps idle ones. Thread-safe.
 
     Args:
@@ -73,7 +73,7 @@ class WorkerCache(Generic[KeepableT]):
         clock: for tests.
     """
 
-    def __init__(self, make: Callable[[Mapping[str, object]], KeepableT], clock: Clock | None = None) -> None:
+    def __init__(self, make: Callable[[Mapping[str, object]], CacheItemT], clock: Clock | None = None) -> None:
         self._make = make
         self._clock = clock or Clock()
         self._rest_numbers = itertools.count(1)
@@ -83,11 +83,11 @@ class WorkerCache(Generic[KeepableT]):
         """Empty the cache and close nothing. For a forked child: the sockets belong to its parent, and locks may stay locked."""
         self._lock = threading.Lock()  # guards _waiters, _entries with their fields, and _reaper
         self._waiters = Waiters(self._lock)  # woken when a producer becomes idle, or all are closed
-        self._entries: list[_Entry[KeepableT]] = []
+        self._entries: list[_Entry[CacheItemT]] = []
         self._reaper: threading.Thread | None = None
 
     @contextmanager
-    def lend(self, options: Mapping[str, object], timeout_ms: int) -> Iterator[KeepableT]:
+    def lend(self, options: Mapping[str, object], timeout_ms: int) -> Iterator[CacheItemT]:
         """Lend a producer with these options for the length of a `with` block; an idle one if there is one.
 
         Args:
@@ -107,16 +107,16 @@ class WorkerCache(Generic[KeepableT]):
         with presence:
             entry = self._take(key, presence) or self._add(key, presence, options)
             try:
-                yield entry.keepable
+                yield entry.item
             except BaseException:
-                entry.keepable.close(timeout_ms=0)
+                entry.item.close(timeout_ms=0)
                 self._remove(entry)
                 raise
-            if timeout_ms == 0 or not entry.keepable.is_at_rest():
-                entry.keepable.close()
+            if timeout_ms == 0 or not entry.item.is_at_rest():
+                entry.item.close()
                 self._remove(entry)
             else:
-                entry.keepable.rest(IDLE_BYTES)
+                entry.item.rest(IDLE_BYTES)
                 self._keep(entry, self._clock.now_ms() + timeout_ms)
 
     def idle_count(self) -> int:
@@ -132,8 +132,8 @@ class WorkerCache(Generic[KeepableT]):
         with self._lock:
             left_behind = [each for each in self._entries if each.is_left_behind]
         for each in left_behind:
-            logger.debug("= %s closed: its task was interrupted", each.keepable.client_id)
-            each.keepable.close(timeout_ms=0)
+            logger.debug("= %s closed: its task was interrupted", each.item.client_id)
+            each.item.close(timeout_ms=0)
             self._remove(each)
 
     def close(self) -> None:
@@ -142,49 +142,49 @@ class WorkerCache(Generic[KeepableT]):
         with self._lock:
             self._waiters.wake_all_locked()
 
-    def _idle_locked(self) -> list[_Entry[KeepableT]]:
+    def _idle_locked(self) -> list[_Entry[CacheItemT]]:
         """Longest idle first."""
         return sorted((each for each in self._entries if each.presence is None), key=lambda each: each.rest_number)
 
-    def _take(self, key: Hashable, presence: threading.Lock) -> _Entry[KeepableT] | None:
+    def _take(self, key: Hashable, presence: threading.Lock) -> _Entry[CacheItemT] | None:
         while key is not None:
             with self._lock:
                 entry = next((each for each in reversed(self._idle_locked()) if each.key == key), None)
                 if entry is None:
                     return None
                 entry.presence = presence
-            if entry.keepable.is_at_rest():
-                entry.keepable.resume()
+            if entry.item.is_at_rest():
+                entry.item.resume()
                 return entry
             _close_entry(entry, "it failed while it was idle")
             self._remove(entry)
         return None
 
-    def _add(self, key: Hashable, presence: threading.Lock, options: Mapping[str, object]) -> _Entry[KeepableT]:
+    def _add(self, key: Hashable, presence: threading.Lock, options: Mapping[str, object]) -> _Entry[CacheItemT]:
         entry = _Entry(key, self._make(options), presence)
         with self._lock:
             self._entries.append(entry)
         return entry
 
-    def _remove(self, entry: _Entry[KeepableT]) -> None:
+    def _remove(self, entry: _Entry[CacheItemT]) -> None:
         """Forget an entry that was closed; a second call does nothing."""
         with self._lock:
             if entry in self._entries:
                 self._entries.remove(entry)
 
-    def _keep(self, entry: _Entry[KeepableT], expires_ms: int) -> None:
+    def _keep(self, entry: _Entry[CacheItemT], expires_ms: int) -> None:
         with self._lock:
             self._waiters.wake_all_locked()  # this one may expire before the others
             entry.expires_ms, entry.rest_number = expires_ms, next(self._rest_numbers)
             entry.presence = None
-        self._close_idle(lambda idle: idle[:-MAX_IDLE], f"{MAX_IDLE} other producers were used more recently")
+        self._close_idle(lambda idle: idle[:-MAX_IDLE_COUNT], f"{MAX_IDLE_COUNT} other producers were used more recently")
         with self._lock:
             if self._reaper is None or not self._reaper.is_alive():
                 # A daemon thread, so that no interpreter waits for it. It ends when no producer is idle.
                 self._reaper = threading.Thread(target=self._reap, name="kafka-producer-cache", daemon=True)
                 self._reaper.start()
 
-    def _close_idle(self, choose: Callable[[list[_Entry[KeepableT]]], list[_Entry[KeepableT]]], reason: str) -> None:
+    def _close_idle(self, choose: Callable[[list[_Entry[CacheItemT]]], list[_Entry[CacheItemT]]], reason: str) -> None:
         """Close those of the idle producers that `choose` names."""
         presence = threading.Lock()
         with presence:
@@ -211,8 +211,8 @@ class WorkerCache(Generic[KeepableT]):
 
 
 def _close_entry(entry: _Entry[Any], reason: str) -> None:
-    logger.debug("= %s closed: %s", entry.keepable.client_id, reason)
-    entry.keepable.close(CLOSE_MS)
+    logger.debug("= %s closed: %s", entry.item.client_id, reason)
+    entry.item.close(CLOSE_TIMEOUT_MS)
 
 
 def _may_be_kept(options: Mapping[str, object]) -> bool:
@@ -256,15 +256,15 @@ class WorkerClient(TransactionClient):
 
 
 # Makes a producer transactional. No broker sees this id: each task names its own in init_transactions.
-_NAMED_BY_TASK = {"transactional.id": "none"}
+_PLACEHOLDER_ID = {"transactional.id": "none"}
 
 
 def _transactional_producer(options: Mapping[str, object]) -> TaskProducer:
-    return TaskProducer({**options, **_NAMED_BY_TASK})
+    return TaskProducer({**options, **_PLACEHOLDER_ID})
 
 
 def _transactional_producer_for_large_rows(options: Mapping[str, object]) -> TaskProducer:
-    return TaskProducer({**options_for_large_rows(options), **_NAMED_BY_TASK}, largest_record=MAX_ROW_BYTES)
+    return TaskProducer({**options_for_large_rows(options), **_PLACEHOLDER_ID}, largest_record=MAX_ROW_BYTES)
 
 
 # The caches of this Python worker, one for each kind of producer.

@@ -3,9 +3,9 @@
 On the driver a writer is plain data: a WritePlan. In a task, write() takes a producer from the WorkerCache, hands chunk after
 chunk of Spark's rows to a RowSender, waits, and returns the task's commit message. On the driver again, commit() passes the
 messages on to commit_report.py. abort() logs them there, or with exactly-once ignores them and aborts the write.
-Laws: write() accounts for every row that comes in, or raises. If the driver has aborted the write, it returns a message with
-`found_abort` and without the task's rows, which no commit accepts. On success the iterator has been read to its end. A producer
-returns to the cache flushed and empty, or it is closed, because Spark ends its Python workers without warning.
+Laws: write() accounts for every row that comes in, or raises. Only if the driver has aborted the write, it returns a message with
+`found_abort`, and no commit accepts this message. On success the iterator has been read to its end. A producer returns to the
+cache flushed and empty, or it is closed, because Spark ends its Python workers without warning.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ class _KafkaWriter:
 
     def _write_without_transaction(self, batches: Iterator[pa.RecordBatch]) -> KafkaCommitMessage:
         from spark_kafka_sink.sink.broker_contact import await_brokers
-        from spark_kafka_sink.sink.rows.dead_letters import larger_producer
+        from spark_kafka_sink.sink.rows.dead_letters import make_larger_producer
         from spark_kafka_sink.sink.rows.gathering import SparkRows
         from spark_kafka_sink.sink.rows.row_sender import RowSender
         from spark_kafka_sink.sink.worker_cache import PRODUCERS
@@ -99,7 +99,7 @@ class _KafkaWriter:
         task, options = Task.current(), self.plan.options
         producer_options = with_shipped_files(options.producer.to_mapping())
         with PRODUCERS.lend(producer_options, options.producer_cache_timeout_ms) as producer:
-            sender = RowSender(producer, options, partial(larger_producer, producer_options))
+            sender = RowSender(producer, options, partial(make_larger_producer, producer_options))
             with encoder_of(self.plan, sender.missing_topics, {}) as encoder:
                 rows = SparkRows(batches, self.plan.mapping, partial(await_brokers, producer, options.producer), encoder)
                 try:

@@ -137,7 +137,7 @@ def attributes(rows: int) -> pa.Array:
 
 def by_columns(case: Case) -> Callable[[], list[bytes]]:
     parsed = parse_schema(json.dumps(case.schema))
-    encoder, problems = resolve_column(case.rows.type, parsed, at="value", truncates_timestamps=False)
+    encoder, problems = resolve_column(case.rows.type, parsed, column_name="value", truncates_timestamps=False)
     assert not problems, problems
     return lambda: encoder.encode(case.rows, PREFIX).values
 

@@ -30,7 +30,7 @@ from spark_kafka_sink.protocol.messages.produce import (
     TopicProduceResponse,
 )
 from spark_kafka_sink.records.columns import RecordColumns, record_columns
-from spark_kafka_sink.sink.rows.gathering import GATHERED_BYTES, GATHERED_ROWS
+from spark_kafka_sink.sink.rows.gathering import MAX_GATHERED_BYTES, MAX_GATHERED_ROWS
 from tests.benchmarks.producer_benchmark import SAMPLES, sample_values
 from tests.producer.harness import TOPIC, Stage, metadata_response
 
@@ -98,7 +98,7 @@ def _columns(arguments: argparse.Namespace) -> RecordColumns:
     """The rows of one call: as many as the sink gathers, unless the arguments say how many."""
     values = pa.array(sample_values(arguments.value_size), pa.binary())
     keys = pa.array([b"%08d" % number for number in range(SAMPLES)], pa.binary())
-    rows = arguments.call_rows or min(GATHERED_ROWS, GATHERED_BYTES * SAMPLES // (values.nbytes + keys.nbytes))
+    rows = arguments.call_rows or min(MAX_GATHERED_ROWS, MAX_GATHERED_BYTES * SAMPLES // (values.nbytes + keys.nbytes))
     chosen = pa.array(np.arange(rows) % SAMPLES)
     return record_columns(values.take(chosen), keys.take(chosen), None, 1_700_000_000_000)
 

@@ -204,7 +204,7 @@ def commit_of(tasks: int, broker: LocalKafka) -> dict[str, float]:
 
 def _write_row(run: Run, producer: KafkaProducer, partition: int) -> TaskReport:
     write = run.write(0)
-    attempt = TaskAttempt(run.client, producer, run.names, write, run.planned(0), partition, 0, run.topic)
+    attempt = TaskAttempt(run.client, producer, run.names, write, run.planned_at(0), partition, 0, run.topic)
     attempt.begin()
     attempt.add_rows(content_of(["row"]))
     producer.send_columns(run.topic, value=pa.array(["row"]))

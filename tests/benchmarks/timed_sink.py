@@ -65,7 +65,7 @@ PARTS = (
     Part(COMMIT, "6c markers, 6d open?", *_COMMIT, "_check"),
     Part(COMMIT, "6e decide", *_LEDGER, "write_decision"),
     Part(COMMIT, "6f commit", *_CLIENT, "end_transactions"),
-    Part(COMMIT, "6g record, list", *_COMMIT, "_ask_record"),
+    Part(COMMIT, "6g record, list", *_COMMIT, "_ask_to_record"),
 )
 
 

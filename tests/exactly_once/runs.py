@@ -37,8 +37,7 @@ def time_out(broker: FakeBroker, partition: int) -> None:
 def partly_committed(first: Run) -> None:
     """Partition 1 is in Kafka, partition 0 is incomplete."""
     reports = [first.task(0, 0, "a").run(), first.task(0, 1, "b").run()]
-    commit = first.committing(reports)
-    decision = commit._decide(None)
+    decision = first.decide(reports)
     first.client.fence([decision.entries[0].prepared_transaction(first.names, "q").transactional_id])
     with pytest.raises(CommitFailedError, match="outlasted their"):
-        commit._carry_out(decision)
+        first.carry_out()

@@ -11,7 +11,9 @@ from typing import Any
 import pyarrow as pa
 
 from spark_kafka_sink.admin.transaction_client import TransactionClient
-from spark_kafka_sink.exactly_once.decisions import abort_prefix
+from spark_kafka_sink.exactly_once.decisions import abort_prefix, roll_forward
+from spark_kafka_sink.exactly_once.ledger import Ledger
+from spark_kafka_sink.exactly_once.ledger_records import Decision
 from spark_kafka_sink.exactly_once.names import AttemptId, PrefixNames
 from spark_kafka_sink.exactly_once.task_attempt import TaskAttempt
 from spark_kafka_sink.exactly_once.version_commit import Committed, VersionCommit
@@ -22,7 +24,7 @@ QUICK = {"retry.backoff.ms": 5, "retry.backoff.max.ms": 20, "linger.ms": 0, "max
 
 
 def content_of(rows: Iterable[str], schemas: SchemaIds = NO_SCHEMAS) -> Content:
-    """Any function that does not depend on the order, but on the schemas."""
+    """A content that does not depend on the order of the rows, but on the schemas."""
     encoded = [row if schemas == NO_SCHEMAS else f"{row} with {schemas}" for row in rows]
     return Content(len(encoded), sum(zlib.crc32(row.encode()) * 0x1_0000_0001 for row in encoded) % 2**64, schemas)
 
@@ -38,7 +40,7 @@ class Task:
         rows: Sequence[str],
         attempt: int = 0,
         timeout_ms: int = 60_000,
-        planned: DriverTime | None = None,
+        planned_at: DriverTime | None = None,
         schemas: SchemaIds | None = None,
     ) -> None:
         self._schemas = run.schemas if schemas is None else schemas
@@ -49,7 +51,7 @@ class Task:
         transactional_id = run.names.transactional_id(AttemptId(self.write.owner, partition, attempt))
         options = {**run.options, "transactional.id": transactional_id, "transaction.timeout.ms": timeout_ms}
         self.producer = KafkaProducer(options)
-        place = (planned or run.planned(version), partition, attempt, run.topic)
+        place = (planned_at or run.planned_at(version), partition, attempt, run.topic)
         self.attempt = TaskAttempt(run.client, self.producer, run.names, self.write, *place)
 
     def begin(self) -> Task:
@@ -57,7 +59,7 @@ class Task:
         return self
 
     def send(self) -> Task:
-        """Until its rows are acknowledged."""
+        """Send the rows, and block until they are acknowledged."""
         self._hand_over()
         self.producer.flush()
         return self
@@ -81,7 +83,7 @@ class Task:
         return content_of(self.rows, self.attempt.schemas)
 
     def run(self) -> TaskReport:
-        """As a task of the sink does, which sends the marker behind its rows before it waits."""
+        """Do as a task of the sink does, which sends the marker behind its rows before it waits."""
         self.begin()
         self._hand_over()
         self.attempt.send_marker()
@@ -128,6 +130,7 @@ class Run:
         self._keeps_first = keeps_first
         self._planned: dict[int, DriverTime] = {}  # by version
         self._tasks: list[Task] = []
+        self.ledger = Ledger(self.client, self.names, owner, topic)
         if has_listed:
             self.client.list_transactions(self.names.id_prefix)
 
@@ -142,8 +145,8 @@ class Run:
     def write(self, version: int) -> WriteId:
         return WriteId(self._owner, version)
 
-    def planned(self, version: int) -> DriverTime:
-        """The first call plans it."""
+    def planned_at(self, version: int) -> DriverTime:
+        """When the version was planned; the first call plans it."""
         return self._planned.setdefault(version, self._now())
 
     def _now(self) -> DriverTime:
@@ -151,7 +154,7 @@ class Run:
         return DriverTime(self.name, time.time_ns())
 
     def task(self, version: int, partition: int, *rows: str, **how: Any) -> Task:
-        """`how`: attempt, timeout_ms, planned and schemas, see Task."""
+        """`how`: attempt, timeout_ms, planned_at and schemas, see Task."""
         task = Task(self, version, partition, rows, **how)
         self._tasks.append(task)
         return task
@@ -166,10 +169,18 @@ class Run:
     def commit(self, reports: Sequence[TaskReport]) -> Committed:
         return self.committing(reports).run()
 
+    def decide(self, reports: Sequence[TaskReport], old_decision: Decision | None = None) -> Decision:
+        """Do as a driver that dies, or stands still, once it has written its decision."""
+        return self.committing(reports)._decide(old_decision)
+
+    def carry_out(self) -> None:
+        """Do as a driver that goes on after `decide`."""
+        assert roll_forward(self.ledger) is not None
+
     def write_version(self, version: int, *partitions: Sequence[str]) -> Committed:
         return self.commit(self.reports(version, *partitions))
 
     def abort(self) -> int:
-        """What it has planned so far."""
+        """Abort what this run has planned so far."""
         self._planned.clear()
         return abort_prefix(self.client, self.names, self.topic, self._now())

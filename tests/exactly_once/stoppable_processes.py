@@ -99,7 +99,7 @@ COMMIT_STEPS: Mapping[str, Call] = {
     "6e width": Call(Ledger, "record_width"),
     "6e": Call(Ledger, "write_decision", _says_decided),
     "6f": Call(TransactionClient, "end_transactions"),
-    "6g mark": Call(VersionCommit, "_ask_record"),  # and the list of 6g beside it
+    "6g mark": Call(VersionCommit, "_ask_to_record"),  # and the list of 6g beside it
     "6g fence": Call(TransactionClient, "fence", _after_the_commits),
     "6g complete": Call(TransactionClient, "abort_fenced", _after_the_commits),
 }
@@ -227,7 +227,7 @@ class _Life:
 
     def start(self) -> Run:
         if self.has_overflow:
-            ledger_records.METADATA_BYTES = OVERFLOW_BYTES
+            ledger_records.MAX_METADATA_BYTES = OVERFLOW_BYTES
         if isinstance(self.stop, int):
             _arm_requests(self.stop)
         elif isinstance(self.stop, Stop):

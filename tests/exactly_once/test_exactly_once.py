@@ -15,7 +15,13 @@ import pytest
 from spark_kafka_sink.admin.transaction_client import TRANSACTION_LOG
 from spark_kafka_sink.errors import KafkaTimeoutError, ProducerFencedError
 from spark_kafka_sink.exactly_once.ledger import Ledger
-from spark_kafka_sink.exactly_once.ledger_records import EARLIER_VERSIONS, Decision, DecisionState, EarlierVersion, LedgerError
+from spark_kafka_sink.exactly_once.ledger_records import (
+    MAX_EARLIER_VERSIONS,
+    Decision,
+    DecisionState,
+    EarlierVersion,
+    LedgerError,
+)
 from spark_kafka_sink.exactly_once.names import AttemptId
 from spark_kafka_sink.exactly_once.version_commit import HowCommitted
 from spark_kafka_sink.exactly_once.writes import (
@@ -82,7 +88,7 @@ def test_what_is_complete_is_neither_listed_nor_described(broker: FakeBroker, ru
 
 
 def test_a_commit_that_is_not_the_first_lists_beside_its_other_requests(broker: FakeBroker, run: Runs) -> None:
-    """And ends what it finds, as the first one does."""
+    """A later commit ends what it finds, as the first one does."""
     first = run("r1")
     first.write_version(0, ["a"])
     run("r2").task(2, 5, "left open").begin().send()
@@ -123,17 +129,13 @@ def test_a_broker_that_does_not_answer_is_waited_for_once(broker: FakeBroker, ru
 
 
 def test_what_is_listed_beside_an_earlier_decision_is_listed_again(broker: FakeBroker, run: Runs) -> None:
-    """Its transactions were open then."""
+    """The list has the decision's transactions, which were still open when it was made."""
     first = run("r1")
     first.write_version(0, ["a"])
-    first.committing(first.reports(1, ["b"], ["c"]))._decide(first_decision(first))  # and that driver dies
+    first.decide(first.reports(1, ["b"], ["c"]), first.ledger.fetch_decision())  # and that driver dies
     assert first.write_version(2, ["d"]).fenced == 0
     assert visible(broker) == ["a", "b", "c", "d"]
     assert open_transactions(broker) == []
-
-
-def first_decision(run: Run) -> Decision | None:
-    return Ledger(run.client, run.names, "q", TOPIC).fetch_decision()
 
 
 def test_what_a_dead_run_left_open_is_ended_and_its_rows_are_never_seen(broker: FakeBroker, run: Runs) -> None:
@@ -156,9 +158,7 @@ def test_a_committed_version_is_found_and_not_written_again(broker: FakeBroker, 
 
 def test_a_decided_version_is_carried_out_by_the_next_run(broker: FakeBroker, run: Runs) -> None:
     first = run("r1")
-    reports = first.reports(0, ["a"], ["b"])
-    commit = first.committing(reports)
-    commit._decide(None)  # and the driver dies
+    first.decide(first.reports(0, ["a"], ["b"]))  # and the driver dies
     second = run("r2")
     again = second.reports(0, ["a"], ["b"])
     assert {each.result for each in again} == {AttemptResult.DECIDED}
@@ -170,7 +170,7 @@ def test_a_decided_version_is_carried_out_by_the_next_run(broker: FakeBroker, ru
 def test_a_driver_that_died_among_its_commits_is_followed_by_one_that_finishes_them(broker: FakeBroker, run: Runs) -> None:
     first = run("r1")
     reports = first.reports(0, ["a"], ["b"])
-    decision = first.committing(reports)._decide(None)
+    decision = first.decide(reports)
     first.client.end_transactions([decision.entries[0].prepared_transaction(first.names, "q")], commit=True)
     assert visible(broker) == ["a"]
     second = run("r2")
@@ -193,12 +193,10 @@ def test_a_transaction_that_timed_out_before_the_decision_fails_the_version_unse
 
 def test_a_transaction_that_timed_out_after_the_decision_is_written_by_the_next_run(broker: FakeBroker, run: Runs) -> None:
     first = run("r1")
-    reports = first.reports(0, ["a"], ["b"])
-    commit = first.committing(reports)
-    decision = commit._decide(None)
+    first.decide(first.reports(0, ["a"], ["b"]))
     time_out(broker, partition=0)
     with pytest.raises(CommitFailedError, match=r"1 of 2 transactions were gone .*\(Spark partitions 0\)"):
-        commit._carry_out(decision)
+        first.carry_out()
     assert visible(broker) == ["b"]
     second = run("r2")
     reports = second.reports(0, ["a"], ["b"])
@@ -243,12 +241,10 @@ def test_a_speculative_copy_leaves_its_twin_alone_and_the_loser_is_fenced(broker
 
 def test_a_copy_that_comes_after_the_decision_writes_nothing(broker: FakeBroker, run: Runs) -> None:
     first = run("r1")
-    report = first.task(0, 0, "a").run()
-    commit = first.committing([report])
-    decision = commit._decide(None)
+    first.decide([first.task(0, 0, "a").run()])
     late = first.task(0, 0, "a", attempt=1).run()
     assert late.result is AttemptResult.DECIDED
-    commit._carry_out(decision)
+    first.carry_out()
     assert visible(broker) == ["a"]
 
 
@@ -292,7 +288,7 @@ def test_what_is_planned_after_an_abort_or_on_another_machine_is_written(broker:
 
 def test_abort_leaves_a_decided_version_to_the_next_run(broker: FakeBroker, run: Runs) -> None:
     first = run("r1")
-    first.committing(first.reports(0, ["a"], ["b"]))._decide(None)
+    first.decide(first.reports(0, ["a"], ["b"]))
     first.abort()
     assert run("r2").write_version(0, ["a"], ["b"]).how is HowCommitted.ROLLED_FORWARD
     assert visible(broker) == ["a", "b"]
@@ -358,7 +354,7 @@ def test_what_another_owner_has_decided_is_left_to_its_repetition(broker: FakeBr
     first, second = run("r1"), run("r1", owner="second")
     if is_found:
         first.write_version(0, ["a"])
-    decision = second.committing(second.reports(0, ["x"], ["y"]))._decide(None)
+    decision = second.decide(second.reports(0, ["x"], ["y"]))
     second.client.end_transactions([decision.entries[0].prepared_transaction(second.names, "second")], commit=True)
     again = run("r2")
     assert again.write_version(0, ["a"]).how is (HowCommitted.FOUND if is_found else HowCommitted.COMMITTED)
@@ -372,7 +368,7 @@ def test_abort_finds_what_is_decided_under_another_topic(broker: FakeBroker, run
     broker.add_topic("other", 1)
     other = run("r1", owner="other")
     other.topic = "other"
-    other.committing(other.reports(0, ["x"]))._decide(None)
+    other.decide(other.reports(0, ["x"]))
     first = run("r1")
     first.task(0, 0, "a").begin().send()
     assert first.abort() == 1
@@ -383,7 +379,7 @@ def test_rows_are_not_dropped_where_markers_are_ahead_of_the_decision(broker: Fa
     """A driver stood still before it noted that its version was carried out, until others had written later ones. Other rows
     under a version between were dropped without a word, as the markers said that later rows were in Kafka."""
     zombie, alive = run("r1"), run("r2")
-    decision = zombie.committing(zombie.reports(5, ["a"], ["b"]))._decide(None)
+    decision = zombie.decide(zombie.reports(5, ["a"], ["b"]))
     alive.write_version(5, ["a"], ["b"])
     alive.write_version(6, ["c"], ["d"])
     alive.write_version(7, ["e"], ["f"])
@@ -425,11 +421,11 @@ def test_a_prefix_that_another_begins_with_is_left_alone(broker: FakeBroker, run
 
 @pytest.mark.parametrize("is_decided", [True, False], ids=["decided", "carried out"])
 def test_two_writes_of_one_version_are_told_apart_by_their_rows(broker: FakeBroker, run: Runs, is_decided: bool) -> None:
-    """As a foreachBatch with two DataFrames under one prefix. They were told apart by the run, which was the job group: with
+    """A foreachBatch with two DataFrames under one prefix does so. They were told apart by the run, which was the job group: with
     a job group of the user's, or after a restart, the rows of the second one were dropped with a warning."""
     first = run("r1")
     if is_decided:
-        first.committing(first.reports(0, ["a"]))._decide(None)
+        first.decide(first.reports(0, ["a"]))
     else:
         first.write_version(0, ["a"])
     assert run("r2").write_version(0, ["a"]).how is (HowCommitted.ROLLED_FORWARD if is_decided else HowCommitted.FOUND)
@@ -441,7 +437,7 @@ def test_two_writes_of_one_version_are_told_apart_by_their_rows(broker: FakeBrok
 
 def test_other_rows_under_a_decided_version_are_refused_after_it_is_committed(broker: FakeBroker, run: Runs) -> None:
     first = run("r1")
-    first.committing(first.reports(0, ["a"], ["b"]))._decide(None)
+    first.decide(first.reports(0, ["a"], ["b"]))
     with pytest.raises(ReplayError, match="version 0 is in Kafka with 2 rows"):
         run("r2").write_version(0, ["x"], ["y"])
     assert visible(broker) == ["a", "b"]
@@ -483,7 +479,7 @@ def test_a_version_whose_content_is_not_known_any_more_is_refused(run: Runs) -> 
     for version in (2, 3):
         with pytest.raises(ReplayError, match=f"What was committed as version {version} is not known"):
             run("r2").write_version(version, ["a"])
-    assert run("r3").write_version(19 - EARLIER_VERSIONS, ["a"]).how is HowCommitted.SUPERSEDED
+    assert run("r3").write_version(19 - MAX_EARLIER_VERSIONS, ["a"]).how is HowCommitted.SUPERSEDED
     assert run("r4", keeps_first=True).write_version(2, ["a"]).other_rows == 1
 
 
@@ -496,9 +492,9 @@ def test_a_version_that_is_partly_in_kafka_is_not_taken_for_committed_later(brok
 
 
 def test_a_version_that_nobody_repeats_is_carried_out_by_the_next_one(broker: FakeBroker, run: Runs) -> None:
-    """As of a df.write without a name: each has another version of one owner."""
+    """Nobody repeats a df.write without a name: each has another version of one owner."""
     first = run("r1")
-    first.committing(first.reports(1_700_000_000_000, ["a"], ["b"]))._decide(None)
+    first.decide(first.reports(1_700_000_000_000, ["a"], ["b"]))
     first.abort()
     assert run("r2").write_version(1_700_000_000_777, ["c"]).how is HowCommitted.COMMITTED
     assert visible(broker) == ["a", "b", "c"]
@@ -509,7 +505,7 @@ def test_a_version_that_finds_an_earlier_one_lost_says_that_it_committed_nothing
     """The error said only of the earlier one what readers see, and what its repetition writes. That reads as if it were said of
     the write that failed, of which nothing is seen, and which is to be run again."""
     first = run("r1")
-    first.committing(first.reports(0, ["a"], ["b"]))._decide(None)
+    first.decide(first.reports(0, ["a"], ["b"]))
     time_out(broker, 0)
     second = run("r2")
     with pytest.raises(CommitFailedError, match="1 of 2 transactions were gone when version 0 was committed") as raised:
@@ -538,7 +534,7 @@ def test_abort_leaves_alone_only_the_owner_whose_decision_cannot_be_read(
 def test_a_decision_too_long_for_one_record_is_read_back_whole(run: Runs) -> None:
     first = run("r1")
     entries = tuple(TaskTransaction(each, 0, each * 7, 3, 2, Content(each, 2**64 - 1 - each)) for each in range(1000))
-    earlier = tuple(EarlierVersion(each, Content(each, 2**64 - 1)) for each in range(EARLIER_VERSIONS))
+    earlier = tuple(EarlierVersion(each, Content(each, 2**64 - 1)) for each in range(MAX_EARLIER_VERSIONS))
     ledger = Ledger(first.client, first.names, "q", TOPIC)
     for version in range(3):
         decision = Decision(version, DecisionState.DECIDED, 1000, 1024, Content(5, 6), entries[version:], earlier)
@@ -672,9 +668,9 @@ def test_a_decision_whose_overflow_was_overwritten_counts_as_not_carried_out(run
 
 
 def test_a_repetition_does_not_touch_what_the_write_before_has_decided(broker: FakeBroker, run: Runs) -> None:
-    """Its tasks have the ids of the write before. They took them, and what was decided had to be written again."""
+    """The repetition has the ids of the write before. Its tasks took these ids, and what was decided had to be written again."""
     first = run("r1")
-    decision = first.committing(first.reports(0, ["a"], ["b"]))._decide(None)
+    decision = first.decide(first.reports(0, ["a"], ["b"]))
     first.abort()
     again = run("r2")
     reports = again.reports(0, ["a"], ["b"])
@@ -691,7 +687,7 @@ def test_a_repetition_does_not_touch_what_the_write_before_has_decided(broker: F
 def test_the_first_restart_after_an_outage_writes_what_has_timed_out(broker: FakeBroker, run: Runs, lost: list[int]) -> None:
     """The first restart failed, and the second wrote what was missing: tasks went by the decision, a part of which was gone."""
     first = run("r1")
-    first.committing(first.reports(0, ["a"], ["b"], []))._decide(None)
+    first.decide(first.reports(0, ["a"], ["b"], []))
     for partition in lost:
         time_out(broker, partition)
     second = run("r2")
@@ -706,7 +702,7 @@ def test_the_first_restart_after_an_outage_writes_what_has_timed_out(broker: Fak
 def test_a_restart_after_an_outage_that_brings_other_rows_is_refused(broker: FakeBroker, run: Runs) -> None:
     """Partition 1 is committed with the first rows: the other rows of partition 0 do not complete them."""
     first = run("r1")
-    first.committing(first.reports(0, ["a"], ["b"]))._decide(None)
+    first.decide(first.reports(0, ["a"], ["b"]))
     time_out(broker, partition=0)
     second = run("r2")
     with pytest.raises(ReplayError, match="written by an earlier run"):
@@ -718,7 +714,7 @@ def test_a_restart_after_an_outage_that_brings_other_rows_is_refused(broker: Fak
 
 def test_what_times_out_after_the_restarted_tasks_have_looked_fails_the_write(broker: FakeBroker, run: Runs) -> None:
     first = run("r1")
-    first.committing(first.reports(0, ["a"], ["b"]))._decide(None)
+    first.decide(first.reports(0, ["a"], ["b"]))
     second = run("r2")
     reports = second.reports(0, ["a"], ["b"])
     time_out(broker, partition=0)
@@ -779,7 +775,7 @@ def test_ids_that_were_fenced_are_not_fenced_again(run: Runs) -> None:
 
 
 def test_an_empty_task_whose_id_another_has_taken_fails_the_write(broker: FakeBroker, run: Runs) -> None:
-    """Its rows could be decided by the other's driver later, and be there twice."""
+    """The other's driver could decide the rows of the empty task later, and they would be there twice."""
     first, other = run("r1"), run("r2")
     reports = first.reports(0, ["a", "b"], [])
     zombie = other.task(0, 1, "a", "b").begin().send()

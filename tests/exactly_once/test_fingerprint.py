@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from spark_kafka_sink.errors import SchemaError
 from spark_kafka_sink.exactly_once import fingerprint as module
 from spark_kafka_sink.exactly_once.fingerprint import content_of
-from spark_kafka_sink.exactly_once.writes import Content, total
+from spark_kafka_sink.exactly_once.writes import Content, sum_contents
 
 HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 TEXTS_AND_BYTES = [pa.binary(), pa.large_binary(), pa.string(), pa.large_string()]
@@ -110,7 +110,7 @@ def columns_of(rows: Sequence[Row], kind: pa.DataType = TEXTS_AND_BYTES[0]) -> d
 
 
 def fingerprint(*batches: dict[str, Any]) -> Content:
-    return total(map(content_of, batches))
+    return sum_contents(map(content_of, batches))
 
 
 def of_rows(*rows: Row) -> int:
@@ -191,8 +191,8 @@ def test_rows_longer_than_a_segment_are_hashed_whole(sizes: list[int], block: in
 def test_partitions_of_a_dataframe_add_up() -> None:
     rows = [Row(b"%d" % number) for number in range(5)]
     parts = [fingerprint(columns_of(rows[:2])), fingerprint(), fingerprint(columns_of(rows[2:]))]
-    assert total(parts) == fingerprint(columns_of(rows))
-    assert total([Content(1, 2**64 - 1), Content(2, 3)]) == Content(3, 2)
+    assert sum_contents(parts) == fingerprint(columns_of(rows))
+    assert sum_contents([Content(1, 2**64 - 1), Content(2, 3)]) == Content(3, 2)
 
 
 # GOLDEN NUMBERS
@@ -220,7 +220,7 @@ def test_a_fingerprint_of_headers_is_that_which_older_releases_stored() -> None:
 
 
 def test_factors_are_the_numbers_of_splitmix64() -> None:
-    """As other implementations give them for seed 0."""
+    """Other implementations give these numbers for seed 0."""
     assert SPLITMIX64[:3] == [0xE220A8397B1DCDAF, 0x6E789E6AA1B965F4, 0x06C45D188009454F]
     assert module._splitmix64(1029).tolist() == SPLITMIX64
     assert len(set(ODD)) == len(ODD)

@@ -21,12 +21,12 @@ from spark_kafka_sink.admin.transaction_client import TransactionClient
 from spark_kafka_sink.exactly_once import ledger_records as module
 from spark_kafka_sink.exactly_once.ledger import Ledger, LedgerView
 from spark_kafka_sink.exactly_once.ledger_records import (
-    EARLIER_VERSIONS,
+    MAX_EARLIER_VERSIONS,
+    MAX_METADATA_BYTES,
     MAX_NUMBER,
     MAX_OVERFLOW_GROUPS,
     MAX_SCHEMA_ID,
     MAX_TASKS,
-    METADATA_BYTES,
     Decision,
     DecisionState,
     EarlierVersion,
@@ -145,10 +145,10 @@ def test_a_decision_names_the_schemas_that_its_rows_are_encoded_with(ledger: Led
 
 def test_the_schemas_of_ten_versions_fit_beside_their_contents(ledger: Ledger, groups: Groups) -> None:
     most = Content(MAX_NUMBER, LARGEST, SchemaIds(MAX_SCHEMA_ID, MAX_SCHEMA_ID))
-    earlier = tuple(EarlierVersion(MAX_NUMBER - 1 - number, most) for number in range(EARLIER_VERSIONS))
+    earlier = tuple(EarlierVersion(MAX_NUMBER - 1 - number, most) for number in range(MAX_EARLIER_VERSIONS))
     ledger.write_decision(Decision(MAX_NUMBER, DecisionState.DECIDED, MAX_TASKS, 2**20, most, many(100), earlier))
     assert list(groups.kept) == ["P-q-decision"]
-    assert len(groups.kept["P-q-decision"].metadata) <= METADATA_BYTES
+    assert len(groups.kept["P-q-decision"].metadata) <= MAX_METADATA_BYTES
 
 
 @pytest.mark.parametrize(
@@ -198,7 +198,7 @@ entries = st.builds(
         st.integers(1, 2**20),
         contents,
         st.lists(entries, max_size=20, unique_by=lambda each: each.partition).map(tuple),
-        st.lists(st.builds(EarlierVersion, versions, contents), max_size=EARLIER_VERSIONS).map(tuple),
+        st.lists(st.builds(EarlierVersion, versions, contents), max_size=MAX_EARLIER_VERSIONS).map(tuple),
     )
 )
 def test_a_decision_is_read_back_as_it_was_written(decision: Decision) -> None:
@@ -223,8 +223,8 @@ def test_what_is_too_long_for_a_record_stands_in_groups_by_turns(ledger: Ledger,
         assert len(chunks) > 2
         assert list(chunks) == [f"P-q-{number}-overflow" for number in range(version % 2, 2 * len(chunks), 2)]
         *full, last = (len(each.metadata) for each in chunks.values())
-        assert set(full) == {METADATA_BYTES}
-        assert 0 < last <= METADATA_BYTES
+        assert set(full) == {MAX_METADATA_BYTES}
+        assert 0 < last <= MAX_METADATA_BYTES
         assert re.search(rf" overflow={len(chunks)} digest=[0-9a-f]{{16}}$", groups.kept["P-q-decision"].metadata)
     assert {each.offset for each in groups.kept.values()} == {5, 6}
 
@@ -235,12 +235,12 @@ def test_no_record_is_longer_than_brokers_take_and_chunks_come_as_late_as_they_c
         groups.kept.clear()
         decision = Decision(MAX_NUMBER, DecisionState.DECIDED, number, number, Content(5, 6), many(number))
         ledger.write_decision(decision)
-        assert all(len(each.metadata) <= METADATA_BYTES for each in groups.kept.values())
+        assert all(len(each.metadata) <= MAX_METADATA_BYTES for each in groups.kept.values())
         if len(groups.kept) == 1:
             most = max(most, len(groups.kept["P-q-decision"].metadata))
         assert ledger.fetch_decision() == decision
     assert len(groups.kept) > 1
-    assert METADATA_BYTES - 100 < most <= METADATA_BYTES
+    assert MAX_METADATA_BYTES - 100 < most <= MAX_METADATA_BYTES
 
 
 def test_a_decision_without_its_overflow_groups_is_incomplete_and_warned_of(
@@ -277,13 +277,18 @@ def test_so_many_overflow_groups_are_read_and_one_more_is_an_error(ledger: Ledge
         ledger.fetch_decision()
 
 
-@pytest.mark.parametrize(
-    ("name", "most"),
-    [("tasks", MAX_TASKS), ("partitions", 2**20), ("rows", MAX_NUMBER), ("fingerprint", LARGEST)],
-)
-def test_the_largest_number_of_a_decision_is_read_and_the_next_is_an_error(
-    ledger: Ledger, groups: Groups, name: str, most: int
-) -> None:
+NUMBERS: dict[str, tuple[int, Callable[[Decision], int]]] = {  # the word in the metadata: the largest, and where it is read to
+    "tasks": (MAX_TASKS, lambda decision: decision.task_count),
+    "partitions": (2**20, lambda decision: decision.max_width),
+    "rows": (MAX_NUMBER, lambda decision: decision.content.rows),
+    "fingerprint": (LARGEST, lambda decision: decision.content.fingerprint),
+}
+
+
+@pytest.mark.parametrize("name", NUMBERS)
+def test_the_largest_number_of_a_decision_is_read_and_the_next_is_an_error(ledger: Ledger, groups: Groups, name: str) -> None:
+    most, number_of = NUMBERS[name]
+
     def text(number: int) -> str:
         shown = f"{number:x}" if name == "fingerprint" else str(number)
         return " ".join(f"{name}={shown}" if word.startswith(name) else word for word in CARRIED_OUT.split())
@@ -291,33 +296,32 @@ def test_the_largest_number_of_a_decision_is_read_and_the_next_is_an_error(
     groups.put("P-q-decision", MAX_NUMBER, text(most))
     found = ledger.fetch_decision()
     assert found is not None
-    number = getattr(found.content, name) if hasattr(found.content, name) else getattr(found, name)
-    assert (found.version, number) == (MAX_NUMBER, most)
+    assert (found.version, number_of(found)) == (MAX_NUMBER, most)
     groups.put("P-q-decision", 0, text(most + 1))
     with pytest.raises(LedgerError, match="group P-q-decision has metadata that cannot be read: 'carried-out "):
         ledger.fetch_decision()
 
 
 def test_a_write_may_have_as_many_tasks_and_no_more(ledger: Ledger, groups: Groups) -> None:
-    most = replace(DECIDED, tasks=MAX_TASKS)
+    most = replace(DECIDED, task_count=MAX_TASKS)
     ledger.write_decision(most)
     assert ledger.fetch_decision() == most
     groups.kept.clear()
     with pytest.raises(CommitFailedError, match=r"at most 1,000,000 Spark partitions, and this one has 1,000,001\. Nothing was"):
-        ledger.write_decision(replace(DECIDED, tasks=MAX_TASKS + 1))
+        ledger.write_decision(replace(DECIDED, task_count=MAX_TASKS + 1))
     assert groups.kept == {}
 
 
 def test_a_decision_lists_as_many_transactions_as_it_has_tasks_and_no_more(ledger: Ledger) -> None:
-    ledger.write_decision(replace(DECIDED, tasks=2))
+    ledger.write_decision(replace(DECIDED, task_count=2))
     ledger.fetch_decision()
-    ledger.write_decision(replace(DECIDED, tasks=1))
+    ledger.write_decision(replace(DECIDED, task_count=1))
     with pytest.raises(LedgerError, match="metadata that cannot be read"):
         ledger.fetch_decision()
 
 
 def test_as_many_earlier_versions_are_read_and_one_more_is_an_error(ledger: Ledger) -> None:
-    earlier = tuple(EarlierVersion(version, Content(1, version)) for version in range(EARLIER_VERSIONS + 1))
+    earlier = tuple(EarlierVersion(version, Content(1, version)) for version in range(MAX_EARLIER_VERSIONS + 1))
     most = replace(DECIDED, earlier=earlier[1:])
     ledger.write_decision(most)
     assert ledger.fetch_decision() == most
@@ -365,9 +369,9 @@ def test_more_than_all_chunks_hold_is_not_even_unpacked(ledger: Ledger, groups: 
     monkeypatch.setattr(module, "MAX_OVERFLOW_GROUPS", 2)
     ledger.write_decision(DECIDED)
     text, _, packed = groups.kept["P-q-decision"].metadata.partition(" entries=")
-    groups.put("P-q-decision", 7, f"{text} entries={packed.ljust(2 * METADATA_BYTES + 1, ' ')}")
+    groups.put("P-q-decision", 7, f"{text} entries={packed.ljust(2 * MAX_METADATA_BYTES + 1, ' ')}")
     assert ledger.fetch_decision() == DECIDED  # what stands behind a blank is another word
-    groups.put("P-q-decision", 7, f"{text} entries={packed.ljust(2 * METADATA_BYTES + 1, '0')}")
+    groups.put("P-q-decision", 7, f"{text} entries={packed.ljust(2 * MAX_METADATA_BYTES + 1, '0')}")
     with monkeypatch.context() as within:
         within.setattr(module, "b85decode", lambda _: pytest.fail("it was decoded"))
         within.setattr(module, "_unpack_earlier", lambda *_: ())
@@ -400,7 +404,7 @@ def test_a_decision_remembers_the_versions_before_it() -> None:
     assert DECIDED.earlier_for(7) == DECIDED.earlier
     assert DECIDED.earlier_for(8) == known
     assert DECIDED.with_state(DecisionState.INCOMPLETE).earlier_for(8) == DECIDED.earlier  # it is not in Kafka as a whole
-    full = replace(DECIDED, earlier=tuple(EarlierVersion(version, Content()) for version in range(EARLIER_VERSIONS)))
+    full = replace(DECIDED, earlier=tuple(EarlierVersion(version, Content()) for version in range(MAX_EARLIER_VERSIONS)))
     assert full.earlier_for(8) == (*full.earlier[1:], known[-1])
 
 
@@ -494,9 +498,9 @@ def test_what_a_task_cannot_read_is_an_error_that_names_the_group(ledger: Ledger
 
 
 @pytest.mark.parametrize(
-    ("planned", "is_aborted"),
+    ("planned_at", "is_aborted"),
     [(DriverTime("host", 100), True), (DriverTime("host", 101), False), (DriverTime("other", 100), False)],
 )
-def test_what_was_planned_before_on_this_machine_is_aborted(ledger: Ledger, planned: DriverTime, is_aborted: bool) -> None:
+def test_what_was_planned_before_on_this_machine_is_aborted(ledger: Ledger, planned_at: DriverTime, is_aborted: bool) -> None:
     ledger.record_abort(DriverTime("host", 101))
-    assert ledger.fetch_view(planned, 0).is_aborted is is_aborted
+    assert ledger.fetch_view(planned_at, 0).is_aborted is is_aborted

@@ -70,7 +70,7 @@ def test_the_built_code_survives_the_schedule_that_breaks_a_plan_without_this_st
 
 
 def can_be_walked(case: Case) -> bool:
-    """Not where a repetition with the first rows may be refused, nor a time-out that cannot be had, see trace_replay.py."""
+    """False if a repetition with the first rows may be refused, or a time-out cannot be had, see trace_replay.py."""
     return case.replay is None and case.frames == 1 and not (case.faults.time_outs and case.transaction_version == 1)
 
 

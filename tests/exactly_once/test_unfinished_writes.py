@@ -17,7 +17,7 @@ from tests.fakes.fake_broker import FakeBroker
 
 def die_amid_commits(first: Run, version: int = 0) -> Decision:
     """Partition 0 of 2 is committed."""
-    decision = first.committing(first.reports(version, ["a"], ["b"]))._decide(None)
+    decision = first.decide(first.reports(version, ["a"], ["b"]))
     first.client.end_transactions([decision.entries[0].prepared_transaction(first.names, "q")], commit=True)
     return decision
 
@@ -56,13 +56,12 @@ def test_a_repetition_of_a_version_with_a_missing_part_does_not_warn(
 def test_a_decision_of_long_ago_that_arrives_late_harms_no_later_version(broker: FakeBroker, run: Runs) -> None:
     """A driver stood still before it wrote its decision, until others had written that version and the next one."""
     zombie, alive = run("r1"), run("r2")
-    stale = zombie.committing(zombie.reports(0, ["a"], ["b"]))
-    decision = stale._decide(None)
+    decision = zombie.decide(zombie.reports(0, ["a"], ["b"]))
     alive.client.fence([entry.prepared_transaction(zombie.names, "q").transactional_id for entry in decision.entries])
-    stale._ledger.write_decision(decision.with_state(decision.state.INCOMPLETE))
+    zombie.ledger.write_decision(decision.with_state(decision.state.INCOMPLETE))
     alive.write_version(0, ["a"], ["b"])
     alive.write_version(1, ["c"], ["d"])
-    stale._ledger.write_decision(decision)
+    zombie.ledger.write_decision(decision)
     assert alive.write_version(2, ["e"], ["f"]).how is HowCommitted.COMMITTED
     assert visible(broker) == ["a", "b", "c", "d", "e", "f"]
     assert open_transactions(broker) == []
@@ -73,10 +72,9 @@ def test_a_driver_of_an_earlier_version_leaves_alone_what_a_later_one_has_decide
     zombie, alive = run("r1"), run("r2")
     reports = zombie.reports(0, ["x"], ["y"])
     alive.write_version(0, ["x"], ["y"])
-    commit = alive.committing(alive.reports(1, ["a"], ["b"]))
-    decision = commit._decide(commit._ledger.fetch_decision())
+    alive.decide(alive.reports(1, ["a"], ["b"]), alive.ledger.fetch_decision())
     assert zombie.commit(reports).how is HowCommitted.SUPERSEDED
-    commit._carry_out(decision)
+    alive.carry_out()
     assert visible(broker) == ["a", "b", "x", "y"]
 
 

@@ -82,8 +82,8 @@ def producer(run: Run) -> Iterator[KafkaProducer]:
 
 
 def write(run: Run, producer: KafkaProducer, version: int) -> TaskReport:
-    """As a task of the sink does."""
-    attempt = TaskAttempt(run.client, producer, run.names, run.write(version), run.planned(version), 0, 0, TOPIC)
+    """Write as a task of the sink does."""
+    attempt = TaskAttempt(run.client, producer, run.names, run.write(version), run.planned_at(version), 0, 0, TOPIC)
     attempt.begin()
     attempt.add_rows(content_of(["row"]))
     producer.send_columns(TOPIC, value=pa.array(["row"]))

@@ -345,7 +345,7 @@ class Replay:
     def __enter__(self) -> Replay:
         self._stack.enter_context(patched())
         if self.trace["has_overflow"]:
-            self._stack.enter_context(mock.patch.object(ledger_records, "METADATA_BYTES", OVERFLOW_BYTES))
+            self._stack.enter_context(mock.patch.object(ledger_records, "MAX_METADATA_BYTES", OVERFLOW_BYTES))
         return self
 
     def __exit__(self, *_: type[BaseException] | BaseException | TracebackType | None) -> None:
@@ -459,8 +459,8 @@ class Replay:
 
     def _task(self, name: str, known: Mapping[str, Any], first_step: str) -> Process:  # noqa: ARG002
         place = (known["run"], known["write"], known["version"], known["partition"])
-        planned = DriverTime(HOST, known["planned"])
-        how = {"attempt": known["attempt"], "planned": planned, "schemas": self._schemas(*place[:2])}
+        planned_at = DriverTime(HOST, known["planned"])
+        how = {"attempt": known["attempt"], "planned_at": planned_at, "schemas": self._schemas(*place[:2])}
         task = self._run(*place[:2]).task(*place[2:], *known["rows"], **how)
 
         def work() -> TaskReport:

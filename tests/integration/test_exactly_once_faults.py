@@ -18,7 +18,7 @@ from spark_kafka_sink.errors import KafkaError
 from spark_kafka_sink.exactly_once.ledger import Ledger
 from spark_kafka_sink.exactly_once.ledger_records import Decision
 from spark_kafka_sink.exactly_once.names import AttemptId
-from spark_kafka_sink.exactly_once.version_commit import Committed, HowCommitted, VersionCommit
+from spark_kafka_sink.exactly_once.version_commit import Committed, HowCommitted
 from spark_kafka_sink.exactly_once.writes import AttemptResult, CommitFailedError, ReplayError, TaskReport
 from spark_kafka_sink.network.coordinators import CoordinatorKey
 from spark_kafka_sink.protocol.api_keys import ApiKey
@@ -130,7 +130,7 @@ def test_a_time_out_between_decision_and_commit_is_an_error_that_the_next_run_he
     (committed,) = world.check()
     assert isinstance(committed, Committed)
     assert committed.how is HowCommitted.COMMITTED
-    assert committed.skipped == 2 - len(late)
+    assert committed.skipped_partitions == 2 - len(late)
 
 
 @pytest.mark.parametrize(
@@ -143,7 +143,7 @@ def test_the_first_restart_after_an_outage_writes_what_has_timed_out(world: Worl
     (committed,) = world.check()
     assert isinstance(committed, Committed)
     assert committed.how is HowCommitted.COMMITTED
-    assert committed.skipped == len(FIRST) - len(late)
+    assert committed.skipped_partitions == len(FIRST) - len(late)
 
 
 def test_a_time_out_after_the_restarted_tasks_have_looked_is_healed_by_the_next_run(world: World) -> None:
@@ -179,14 +179,13 @@ def test_the_error_of_a_task_that_outlasts_its_transaction_says_why(world: World
 def half_committed(world: World, in_kafka: int = 0) -> None:
     """One of the partitions 0 and 1 is in Kafka; the transaction of the other was open too long."""
 
-    def decide(run: Run, timeout_ms: int) -> tuple[VersionCommit, Decision]:
-        committing = run.committing(short_of(run, timeout_ms, 1 - in_kafka))
-        return committing, committing._decide(None)
+    def decide(run: Run, timeout_ms: int) -> Decision:
+        return run.decide(short_of(run, timeout_ms, 1 - in_kafka))
 
-    run, (committing, decision) = before_time_outs(world, decide)
+    run, _ = before_time_outs(world, decide)
     await_time_out(world, run, 1 - in_kafka)
     with pytest.raises(CommitFailedError):
-        committing._carry_out(decision)
+        run.carry_out()
     run.abort()
     world.audit(FIRST[in_kafka])
 

@@ -89,8 +89,7 @@ def test_the_permissions_of_the_table_suffice_for_a_write_its_replay_and_its_end
     alices(world, "dead", owner="another").reports(0, *FIRST)
     second = alices(world, "r2")
     assert second.write_version(0, *FIRST).fenced == len(FIRST)
-    committing = second.committing(second.reports(1, *SECOND))
-    committing._decide(committing._ledger.fetch_decision())
+    second.decide(second.reports(1, *SECOND), second.ledger.fetch_decision())
     third = alices(world, "r3")
     assert third.write_version(1, *SECOND).how is HowCommitted.ROLLED_FORWARD
     third.reports(2, ["given up"])
@@ -222,7 +221,7 @@ def test_an_abort_without_a_permission_names_it_and_the_next_run_aborts(world: W
 def test_an_operator_who_may_not_record_a_commit_commits_rows_and_gets_an_error(world: World, missing: Missing) -> None:
     """By `jobs.transactions commit`. The next run finds the decision, and that there is nothing left to do."""
     run = alices(world, "r1")
-    run.committing(run.reports(0, *FIRST))._decide(None)
+    run.decide(run.reports(0, *FIRST))
     missing.deny(world)
     with pytest.raises(AuthorizationError) as raised:
         roll_forward(Ledger(run.client, run.names, "q", world.topic))

@@ -8,7 +8,7 @@ import pytest
 
 from spark_kafka_sink.producer.topic_rows import MAX_SLICE_BYTES, MAX_SLICE_ROWS, SLICE_ROWS, TopicRows
 from spark_kafka_sink.records.columns import record_columns
-from spark_kafka_sink.sink.rows.gathering import GATHERED_BYTES, GATHERED_ROWS
+from spark_kafka_sink.sink.rows.gathering import MAX_GATHERED_BYTES, MAX_GATHERED_ROWS
 
 
 def chunk_of(row_count: int, value_size: int = 1) -> TopicRows:
@@ -47,5 +47,5 @@ def test_slices_of_large_rows_are_not_larger_for_many_partitions() -> None:
 
 
 def test_what_the_sink_gathers_fits_into_one_slice() -> None:
-    assert GATHERED_ROWS == MAX_SLICE_ROWS
-    assert GATHERED_BYTES <= MAX_SLICE_BYTES
+    assert MAX_GATHERED_ROWS == MAX_SLICE_ROWS
+    assert MAX_GATHERED_BYTES <= MAX_SLICE_BYTES

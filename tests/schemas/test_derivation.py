@@ -15,17 +15,17 @@ from spark_kafka_sink.schemas.resolution import resolve_column
 
 
 def derived(type: pa.DataType, nullable: bool = False, **names: Any) -> Any:
-    text, problems = derive_schema(type, is_nullable=nullable, at="value", **names)
+    text, problems = derive_schema(type, is_nullable=nullable, column_name="value", **names)
     assert problems == []
     return json.loads(text)
 
 
 def problems_of(type: pa.DataType, **names: Any) -> list[str]:
-    return derive_schema(type, at="value", **names)[1]
+    return derive_schema(type, column_name="value", **names)[1]
 
 
 def only_type(type: pa.DataType) -> Any:
-    """Of a field that is not null."""
+    """The derived type of a field that is not null."""
     (field,) = derived(pa.struct([pa.field("f", type, nullable=False)]))["fields"]
     return field["type"]
 
@@ -92,8 +92,8 @@ def test_a_type_has_the_schema_that_to_avro_gives_it(type: pa.DataType, expected
 @pytest.mark.parametrize("is_field", [False, True])
 def test_a_derived_schema_takes_every_column_of_its_type(type: pa.DataType, is_field: bool) -> None:
     column = pa.struct([pa.field("f", type)]) if is_field else type
-    text, problems = derive_schema(column, at="value")
-    encoder, misfits = resolve_column(column, parse_schema(text), at="value", truncates_timestamps=False)
+    text, problems = derive_schema(column, column_name="value")
+    encoder, misfits = resolve_column(column, parse_schema(text), column_name="value", truncates_timestamps=False)
     assert problems == misfits == []
     assert encoder.encode(pa.nulls(2, column)).values.null_count == 2
 
@@ -172,7 +172,7 @@ def test_comments_become_docs() -> None:
 def test_the_same_type_has_the_same_text() -> None:
     """The text is what is registered: another text would be another version."""
     type = pa.struct([pa.field("a", pa.decimal128(4, 1), metadata={"comment": "ä"}), pa.field("b", pa.list_(pa.int8()), False)])
-    assert derive_schema(type, at="value")[0] == (
+    assert derive_schema(type, column_name="value")[0] == (
         '{"type":"record","name":"topLevelRecord","fields":[{"name":"a","type":["null",{"type":"fixed","name":"fixed",'
         '"namespace":"topLevelRecord.a","size":2,"logicalType":"decimal","precision":4,"scale":1}],"default":null,"doc":"\\u00e4"},'
         '{"name":"b","type":{"type":"array","items":["null","int"]}}]}'

@@ -36,7 +36,7 @@ def test_a_reader_by_the_documentation_gets_the_message_index(index: list[int]) 
 
 
 def _read_index(buffer: io.BytesIO) -> list[int]:
-    """As in Confluent's documentation of the wire format: a length, then the positions; a length of 0 is [0]."""
+    """Read it by Confluent's documentation of the wire format: a length, then the positions; a length of 0 is [0]."""
     length = _read_varint(buffer)
     return [0] if length == 0 else [_read_varint(buffer) for _ in range(length)]
 

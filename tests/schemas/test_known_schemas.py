@@ -53,7 +53,7 @@ def test_each_question_is_asked_once_in_a_process(registry: FakeRegistry, clock:
             found = each.lookup("s", LONG)
             assert found is not None
             assert found.id == 1
-            assert each.for_writing("s", LONG, "valueSchema") == found
+            assert each.find_or_register("s", LONG, "valueSchema") == found
         clock.advance(1_000)
     assert len(registry.requests) == 4
 
@@ -67,7 +67,7 @@ def test_a_schema_that_is_not_there_yet_is_asked_for_again(registry: FakeRegistr
 
 def test_what_was_registered_is_known(registry: FakeRegistry, clock: ManualClock) -> None:
     with known(registry, clock) as each:
-        written = each.for_writing("s", STRING, "valueSchema")
+        written = each.find_or_register("s", STRING, "valueSchema")
         asked = len(registry.requests)
         assert each.lookup("s", STRING) == written
     assert len(registry.requests) == asked

@@ -52,12 +52,12 @@ def test_a_refused_schema_has_the_registrys_reasons_and_the_difference(fake: Fak
 def test_without_registering_the_error_of_a_missing_schema_names_the_difference(fake: FakeRegistry) -> None:
     fake.register("s", FIRST)
     registry = client(fake, auto__register__schemas="false")
-    assert registry.for_writing("s", FIRST, "valueSchema").id == 1
+    assert registry.find_or_register("s", FIRST, "valueSchema").id == 1
     with pytest.raises(RegistryError, match=r"auto.register.schemas=false\. Against its latest version 1: name is new") as error:
-        registry.for_writing("s", SECOND, "valueSchema")
+        registry.find_or_register("s", SECOND, "valueSchema")
     assert condition(error) == "SCHEMA_NOT_FOUND"
     with pytest.raises(RegistryError, match="The subject does not exist"):
-        registry.for_writing("other", SECOND, "valueSchema")
+        registry.find_or_register("other", SECOND, "valueSchema")
     assert fake.texts("s") == [FIRST]
 
 
@@ -65,8 +65,8 @@ def test_the_difference_to_a_schema_of_to_avro_is_more_than_its_fields(fake: Fak
     """to_avro writes null last in unions, and no defaults."""
     fake.register("s", record(ID, {"name": "name", "type": ["string", "null"]}))
     with pytest.raises(RegistryError, match="has the same fields, with other defaults, docs or order in unions"):
-        client(fake, auto__register__schemas="false").for_writing("s", SECOND, "valueSchema")
-    assert client(fake).for_writing("s", SECOND, "valueSchema").version == 2
+        client(fake, auto__register__schemas="false").find_or_register("s", SECOND, "valueSchema")
+    assert client(fake).find_or_register("s", SECOND, "valueSchema").version == 2
 
 
 def test_a_latest_version_that_is_no_avro_is_called_by_its_type(fake: FakeRegistry) -> None:
@@ -75,7 +75,7 @@ def test_a_latest_version_that_is_no_avro_is_called_by_its_type(fake: FakeRegist
     with pytest.raises(
         RegistryError, match=r"auto.register.schemas=false\. But its latest version 1 is PROTOBUF, not AVRO\. Register"
     ):
-        client(fake, auto__register__schemas="false").for_writing("s", FIRST, "valueSchema")
+        client(fake, auto__register__schemas="false").find_or_register("s", FIRST, "valueSchema")
 
 
 def test_a_version_that_the_registry_does_not_tell_is_left_out(fake: FakeRegistry) -> None:
@@ -91,7 +91,7 @@ def test_a_version_that_the_registry_does_not_tell_is_left_out(fake: FakeRegistr
     with fake.fail_with(tells_no_version):
         assert client(fake).latest("s").label == "s id 1"
         with pytest.raises(RegistryError, match="Against its latest version: name is new"):
-            client(fake, auto__register__schemas="false").for_writing("s", SECOND, "valueSchema")
+            client(fake, auto__register__schemas="false").find_or_register("s", SECOND, "valueSchema")
 
 
 def test_a_user_who_may_not_ask_for_compatibility_may_still_register(fake: FakeRegistry) -> None:
@@ -134,7 +134,7 @@ def test_a_rule_for_writing_is_refused_by_its_name(fake: FakeRegistry, mode: str
             found.require_writable()
         assert condition(error) == "WRITE_RULE"
     with pytest.raises(RegistryError, match="encryptPII"):
-        client(fake).for_writing("s", FIRST, "valueSchema")
+        client(fake).find_or_register("s", FIRST, "valueSchema")
 
 
 def test_rules_for_reading_and_switched_off_ones_do_not_matter(fake: FakeRegistry) -> None:
@@ -249,5 +249,5 @@ def test_the_latest_schema_is_found_by_its_content_where_blanks_matter(fake: Fak
         return True
 
     with fake.fail_with(knows_no_such_text):
-        found = client(fake, auto__register__schemas="false").for_writing("s", FIRST, "valueSchema")
+        found = client(fake, auto__register__schemas="false").find_or_register("s", FIRST, "valueSchema")
     assert (found.id, found.version) == (1, 1)

@@ -22,7 +22,7 @@ from spark_kafka_sink.errors import AuthenticationError, ConfigError, KafkaError
 from spark_kafka_sink.schemas import registry, registry_client
 from spark_kafka_sink.schemas.registry import SchemaRegistry
 from spark_kafka_sink.schemas.registry_errors import RegistryError
-from spark_kafka_sink.schemas.registry_pools import pool_for
+from spark_kafka_sink.schemas.registry_pools import make_pool
 from tests.fakes.certificates import Authority
 from tests.fakes.clock import ManualClock
 from tests.fakes.registry_config import registry_config
@@ -554,7 +554,7 @@ def test_a_proxy_is_not_used_over_http_for_this_machine_or_where_it_is_excluded(
         monkeypatch.setenv(name, "http://127.0.0.1:1")
     monkeypatch.setenv("no_proxy", "inside.example")
     (address,) = registry_config({"schema.registry.url": url}).schema_registry_url
-    assert pool_for(address, RegistryConfig()).proxy is None
+    assert make_pool(address, RegistryConfig()).proxy is None
 
 
 # WITHOUT URLLIB3

@@ -269,7 +269,7 @@ def test_the_defaults_of_a_large_schema_are_no_problem() -> None:
 
 def test_a_default_beyond_all_numbers_is_a_problem() -> None:
     text = '{"type": "record", "name": "R", "fields": [{"name": "b", "type": "long", "default": 1e400}]}'
-    _, problems = resolve_column(pa.struct([]), parse_schema(text), at="value", truncates_timestamps=False)
+    _, problems = resolve_column(pa.struct([]), parse_schema(text), column_name="value", truncates_timestamps=False)
     assert problems == ["the default of the schema's field b cannot be written: Infinity is no long"]
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from spark_kafka_sink.config.registry_config import RegistryConfig
 from spark_kafka_sink.errors import ConfigError
-from spark_kafka_sink.schemas.subjects import needs_record_name, needs_topic, subject_for
+from spark_kafka_sink.schemas.subjects import has_subject_per_topic, needs_record_name, subject_for
 from tests.fakes.registry_config import registry_config
 
 RECORD = "com.acme.Order"
@@ -43,7 +43,7 @@ def test_a_strategy_that_needs_a_record_says_what_to_do_without_one() -> None:
 
 def test_what_a_strategy_needs_is_known_before() -> None:
     needs = {
-        strategy: (needs_topic(config(strategy), "value"), needs_record_name(config(strategy), "value"))
+        strategy: (has_subject_per_topic(config(strategy), "value"), needs_record_name(config(strategy), "value"))
         for strategy in ("TopicNameStrategy", "RecordNameStrategy", "TopicRecordNameStrategy")
     }
     assert needs == {

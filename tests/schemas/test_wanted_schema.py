@@ -109,13 +109,13 @@ def test_a_strategy_for_records_needs_a_record(schema: SchemaReference | None, t
 
 def test_a_derived_schema_is_registered_by_register_and_not_by_look(registry: FakeRegistry, known: KnownSchemas) -> None:
     part, problems = planned(), []
-    assert part.look(known, "t", problems) is None
+    assert part.find_encoder(known, "t", problems) is None
     assert registry.texts("t-value") == []
     found = part.register(known, "t")
     assert registry.texts("t-value") == [ROW_TEXT]
     assert found.use == SchemaUse("value", "t-value", 1, 1)
     assert found.encode(pa.array([{"id": 1}, None], ROW)).values.to_pylist() == [b"\x00\x00\x00\x00\x01\x02", None]
-    assert part.look(known, "t", problems) == found
+    assert part.find_encoder(known, "t", problems) == found
     assert problems == []
 
 
@@ -128,7 +128,7 @@ class WrongRegistry:
     def lookup(self, *_: str) -> RegisteredSchema:
         return self._answer
 
-    for_writing = lookup
+    find_or_register = lookup
 
 
 @pytest.mark.parametrize("registers", ["true", "false"])
@@ -136,15 +136,15 @@ def test_what_is_written_is_what_the_registry_has_under_the_id(registers: str) -
     """Rows were encoded by the own text, with the id of whatever the registry had answered: no reader could read them."""
     part = planned(settings=config(auto__register__schemas=registers))
     with pytest.raises(SchemaError, match=r"column value .* and the schema has string there; .* \(t-value version 3 \(id 7\)\)"):
-        part.look(WrongRegistry('"string"'), "t", [])
+        part.find_encoder(WrongRegistry('"string"'), "t", [])
     swapped = WIDER_TEXT.replace('{"name":"id","type":"long"},', "").replace("}]}", '},{"name":"id","type":"long"}]}')
-    found = part.look(WrongRegistry(swapped), "t", [])
+    found = part.find_encoder(WrongRegistry(swapped), "t", [])
     assert found.encode(pa.array([{"id": 1}], ROW)).values.to_pylist() == [b"\x00\x00\x00\x00\x07\x00\x02"]
 
 
 def test_what_a_task_gets_is_plain_data(registry: FakeRegistry, known: KnownSchemas) -> None:
     registry.register("t-value", ROW_TEXT)
-    found = planned().look(known, "t", [])
+    found = planned().find_encoder(known, "t", [])
     copy = pickle.loads(pickle.dumps(found))
     assert copy == found
     assert copy.encode(pa.array([{"id": 1}], ROW)).values.to_pylist() == [b"\x00\x00\x00\x00\x01\x02"]
@@ -182,7 +182,7 @@ def test_a_struct_may_be_in_a_field_named_like_a_type(known: KnownSchemas, regis
     """Spark's to_avro names the record after the field, and Java takes it: it was registered, and then refused."""
     type = pa.struct([(name, ROW), ("list", pa.list_(pa.struct([(name, ROW)])))])
     row = {name: {"id": 7}, "list": [{name: {"id": 8}}]}
-    found = planned(type).for_topic(known, "t").encode(pa.array([row], type)).values[0].as_py()
+    found = planned(type).find_or_register(known, "t").encode(pa.array([row], type)).values[0].as_py()
     (text,) = registry.texts("t-value")
     assert fastavro.schemaless_reader(io.BytesIO(found[5:]), json.loads(text), None) == row
 
@@ -192,7 +192,7 @@ def test_structs_as_deep_as_they_may_be_are_written(known: KnownSchemas) -> None
     for _ in range(64):
         value = {"x": value}
     type = structs(64)
-    found = pickle.loads(pickle.dumps(planned(type).for_topic(known, "t")))
+    found = pickle.loads(pickle.dumps(planned(type).find_or_register(known, "t")))
     encoded = found.encode(pa.array([value], type))
     assert encoded.values.to_pylist() == [b"\x00\x00\x00\x00\x01" + b"\x02" * 65]
 
@@ -202,7 +202,7 @@ def test_a_schema_that_is_not_compatible_raises_before_anything_is_registered(
 ) -> None:
     registry.register("t-value", ROW_TEXT.replace('"long"', '"string"'))
     with pytest.raises(RegistryError) as raised:
-        planned().look(known, "t", [])
+        planned().find_encoder(known, "t", [])
     assert raised.value.condition == INCOMPATIBLE
     assert len(registry.texts("t-value")) == 1
 
@@ -213,10 +213,10 @@ def test_without_auto_register_the_schema_must_be_there(registry: FakeRegistry, 
     with KnownSchemas(settings) as known:
         wanted = planned(settings=settings, part=part)
         with pytest.raises(RegistryError, match=f"or write {part}Schema=latest$") as raised:
-            wanted.look(known, "t", [])
+            wanted.find_encoder(known, "t", [])
         assert raised.value.condition == SCHEMA_NOT_FOUND
         registry.register(f"t-{part}", ROW_TEXT)
-        found = wanted.look(known, "t", [])
+        found = wanted.find_encoder(known, "t", [])
         assert found is not None
         assert found.use == SchemaUse(part, f"t-{part}", 1, 1)
 
@@ -234,7 +234,7 @@ def test_a_named_schema_is_taken_as_it_is(
 ) -> None:
     registry.register("t-value", ROW_TEXT)
     registry.register("t-value", WIDER_TEXT)
-    found = planned(schema=schema).for_topic(known, "t")
+    found = planned(schema=schema).find_or_register(known, "t")
     assert found.use == use
     encoded = b"\x02" if use.id == 1 else b"\x02\x00"  # the default of the wider one is null
     assert found.encode(pa.array([{"id": 1}], ROW)).values.to_pylist() == [b"\x00" + use.id.to_bytes(4, "big") + encoded]
@@ -243,11 +243,11 @@ def test_a_named_schema_is_taken_as_it_is(
 def test_one_error_names_all_differences_and_the_schema(registry: FakeRegistry, known: KnownSchemas) -> None:
     registry.register("t-value", WIDER_TEXT)
     kind, problems = pa.struct([("id", pa.string()), ("more", pa.int64())]), []
-    assert planned(kind, schema=LATEST_SCHEMA).look(known, "t", problems) is None
+    assert planned(kind, schema=LATEST_SCHEMA).find_encoder(known, "t", problems) is None
     assert len(problems) == 2
     assert all(problem.endswith("(t-value version 1 (id 1))") for problem in problems)
     with pytest.raises(SchemaError, match="more is no field"):
-        planned(kind, schema=LATEST_SCHEMA).for_topic(known, "t")
+        planned(kind, schema=LATEST_SCHEMA).find_or_register(known, "t")
 
 
 @pytest.mark.parametrize("part", ["key", "value"])
@@ -259,7 +259,7 @@ def test_given_text_is_compared_before_the_registry_is_asked(part: str) -> None:
 
 
 def test_given_text_is_registered(registry: FakeRegistry, known: KnownSchemas) -> None:
-    planned(schema=TEXT_SCHEMA).for_topic(known, "t")
+    planned(schema=TEXT_SCHEMA).find_or_register(known, "t")
     assert registry.texts("t-value") == [ROW_TEXT]
 
 
@@ -267,7 +267,7 @@ def test_given_text_is_registered(registry: FakeRegistry, known: KnownSchemas) -
 def test_a_schema_of_another_type_is_a_problem(registry: FakeRegistry, known: KnownSchemas, part: str) -> None:
     registry.register(f"t-{part}", "message A {}", schemaType="PROTOBUF")
     problems: list[str] = []
-    assert planned(part=part, schema=LATEST_SCHEMA).look(known, "t", problems) is None
+    assert planned(part=part, schema=LATEST_SCHEMA).find_encoder(known, "t", problems) is None
     assert problems == [
         f"{part}Format=avro, but t-{part} version 1 (id 1) is PROTOBUF: encode the {part} before the write, and set"
         f" {part}Format=framed"
@@ -279,7 +279,7 @@ def test_rules_for_writing_are_never_written_around(registry: FakeRegistry, know
     rule = {"name": "hide", "kind": "TRANSFORM", "type": "ENCRYPT", "mode": "WRITEREAD"}
     registry.register("t-value", ROW_TEXT, ruleSet={"domainRules": [rule]})
     with pytest.raises(RegistryError, match="hide") as raised:
-        planned(**options).look(known, "t", [])
+        planned(**options).find_encoder(known, "t", [])
     assert raised.value.condition == WRITE_RULE
 
 
@@ -287,8 +287,8 @@ def test_a_repetition_takes_the_schema_of_the_first_time(registry: FakeRegistry,
     registry.register("t-value", ROW_TEXT)
     registry.register("t-value", WIDER_TEXT)
     part = planned(schema=LATEST_SCHEMA)
-    assert part.for_topic(known, "t").use.id == 2
-    assert part.with_id(known, 1, "t-value").encode(pa.array([{"id": 1}], ROW)).values.to_pylist() == [
+    assert part.find_or_register(known, "t").use.id == 2
+    assert part.encoder_of_id(known, 1, "t-value").encode(pa.array([{"id": 1}], ROW)).values.to_pylist() == [
         b"\x00\x00\x00\x00\x01\x02"
     ]
 
@@ -317,7 +317,7 @@ def test_framed_puts_the_frame_before_bytes(
     registry.register("t-value", '"string"', schemaType=schema_type)
     part = planned(kind, format=FRAMED, schema=LATEST_SCHEMA, message=message)
     assert part.text is None
-    found = part.for_topic(known, "t")
+    found = part.find_or_register(known, "t")
     column = pa.array(["x", None, "", "yz"], pa.string()).cast(kind)
     expected = [prefix + b"x", None, prefix, prefix + b"yz"]
     assert found.encode(column).values.to_pylist() == expected
@@ -329,7 +329,7 @@ def test_a_message_is_for_protobuf(registry: FakeRegistry, known: KnownSchemas, 
     registry.register(f"t-{part}", "{}", schemaType="JSON")
     problems: list[str] = []
     wanted = planned(pa.string(), part=part, format=FRAMED, schema=LATEST_SCHEMA, message=(1,))
-    assert wanted.look(known, "t", problems) is None
+    assert wanted.find_encoder(known, "t", problems) is None
     assert problems == [f"{part}Message is for Protobuf: t-{part} version 1 (id 1) is JSON"]
 
 
@@ -341,14 +341,14 @@ def test_another_time_zone_or_larger_offsets_are_what_was_planned(known: KnownSc
         items = pa.list_(pa.field("element", pa.struct([("at", pa.timestamp("us", zone))])))
         return pa.struct([("at", pa.timestamp("us", zone)), ("in", items), ("m", pa.map_(pa.string(), text)), ("s", text)])
 
-    found = planned(kind("UTC", pa.string())).for_topic(known, "t")
+    found = planned(kind("UTC", pa.string())).find_or_register(known, "t")
     rows = [{"at": 1, "in": [{"at": 2}, None], "m": [("k", "v")], "s": "x"}, None]
     expected = found.encode(pa.array(rows, kind("UTC", pa.string()))).values
     assert found.encode(pa.array(rows, kind("Europe/Berlin", pa.large_string()))).values == expected
 
 
 def test_another_type_than_planned_is_an_error(known: KnownSchemas) -> None:
-    found = planned().for_topic(known, "t")
+    found = planned().find_or_register(known, "t")
     with pytest.raises(SchemaError, match="the value was planned as struct"):
         found.encode(pa.array([{"other": "x"}]))
 

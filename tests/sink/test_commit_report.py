@@ -113,7 +113,7 @@ def counters_of(**values: float) -> tuple[float, ...]:
 
 
 def test_averages_are_over_the_batches_and_requests_of_all_tasks() -> None:
-    """Not averages of the tasks' averages, which would be 505 bytes a batch and 505 records a request here."""
+    """Averages of the tasks' averages would be 505 bytes a batch and 505 records a request here."""
     small = counters_of(batch_send_total=1, byte_total=10, produce_request_total=1, record_send_total=10)
     large = counters_of(batch_send_total=99, byte_total=99_000, produce_request_total=9, record_send_total=9_000)
     merged = merge_counters(zip(small, large, strict=True))

@@ -78,7 +78,7 @@ def stream_writer(broker: FakeBroker, **more: str) -> KafkaStreamWriter:
 def run_task(
     monkeypatch: pytest.MonkeyPatch, writer: Any, rows: list[str], partition: int = 0, **task: Any
 ) -> KafkaCommitMessage:
-    """As Spark does it: pickled, in a task, and the message pickled back."""
+    """Write as Spark does: the writer is pickled into a task, and the message is pickled back."""
     monkeypatch.setattr(writer_module.Task, "current", classmethod(lambda _: Task(partition=partition, **task)))
     batches = [pa.RecordBatch.from_arrays([pa.array(rows, pa.string())], names=["value"])] if rows else []
     message = pickle.loads(pickle.dumps(writer)).write(iter(batches))
@@ -197,7 +197,7 @@ def test_two_writes_of_one_micro_batch_need_a_prefix_each(broker: FakeBroker, mo
 
 
 def fail_to_commit(broker: FakeBroker, monkeypatch: pytest.MonkeyPatch, **more: str) -> str:
-    """Its decision is recorded, and no transaction can be ended. What the user is told."""
+    """Record the decision of a write, and let no transaction be ended. Returns what the user is told."""
     writer = batch_writer(broker, **more)
     messages = [run_task(monkeypatch, writer, rows, partition) for partition, rows in enumerate([["a"], ["b"]])]
     broker.fail_next(ApiKey.END_TXN, Errors.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, times=2)
@@ -237,7 +237,7 @@ def test_what_a_write_without_a_name_has_decided_is_committed_by_the_next(
 def test_a_write_does_not_fail_for_one_without_a_name_that_was_lost(
     broker: FakeBroker, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Its driver died after its decision, and its transactions timed out. Nobody repeats it: to fail once helps nobody."""
+    """The driver died after its decision, and the transactions timed out. Nobody repeats the write: to fail once helps nobody."""
     fail_to_commit(broker, monkeypatch)
     for each in broker.transactions.transactions.values():
         each.start_ms = 0
@@ -347,7 +347,7 @@ def test_a_marker_topic_that_does_not_exist_raises_before_any_row_is_written(
     broker: FakeBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The marker failed after all rows, with an error that did not name the option."""
-    monkeypatch.setattr(exactly_once_task, "MARKER_TOPIC_MS", 500)
+    monkeypatch.setattr(exactly_once_task, "MARKER_TOPIC_TIMEOUT_MS", 500)
     monkeypatch.setattr(heartbeat_module, "INTERVAL_MS", 20)
     with pytest.raises(KafkaError, match=r"KAFKA_UNKNOWN_TOPIC\] markerTopic=absent was not found: .*Create the topic"):
         run_task(monkeypatch, batch_writer(broker, markerTopic="absent"), ["a"])
@@ -566,7 +566,7 @@ def test_a_row_that_was_rejected_before_the_input_ends_is_named(broker: FakeBrok
 
 
 def test_a_task_whose_marker_times_out_leaves_nothing_open(broker: FakeBroker, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its producer was closed while it prepared the transaction, and left it to the driver: readers waited until then."""
+    """The task closed its producer while that prepared the transaction, and left it to the driver: readers waited until then."""
     broker.fail_next(ApiKey.TXN_OFFSET_COMMIT, Errors.COORDINATOR_LOAD_IN_PROGRESS, times=100_000)
     writer = batch_writer(broker, kafka__max__block__ms="1500")
     with pytest.raises(KafkaError, match="KAFKA_TRANSACTION_TIMEOUT"):

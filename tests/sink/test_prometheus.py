@@ -229,7 +229,7 @@ class SomethingElse(BaseHTTPRequestHandler):
         self.wfile.write(b"hello")
 
     def log_message(self, *_: object) -> None:
-        """Not into pytest's output."""
+        """Keep the messages out of pytest's output."""
 
 
 def test_a_port_of_another_program_is_an_error_and_the_commit_counts(file: Path, port: int) -> None:

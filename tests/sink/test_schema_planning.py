@@ -138,7 +138,7 @@ def test_what_the_registry_refuses_is_in_one_error_with_the_other_problems(regis
     with pytest.raises(SchemaError) as raised:
         source(registry).writer(table(value=ROW, headers=StringType()), False)
     assert raised.value.message.startswith("2 things are wrong:")
-    assert "refuses the derived schema as incompatible" in raised.value.message
+    assert "rejects the schema as incompatible" in raised.value.message
 
 
 def test_schemas_that_the_registry_lacks_are_one_error(registry: FakeRegistry) -> None:

@@ -18,7 +18,7 @@ from spark_kafka_sink.clock import Waitable
 from spark_kafka_sink.config.secret import Secret
 from spark_kafka_sink.producer.task_producer import TaskProducer
 from spark_kafka_sink.protocol.api_keys import ApiKey
-from spark_kafka_sink.sink.worker_cache import CLOSE_MS, IDLE_BYTES, MAX_IDLE, WorkerCache
+from spark_kafka_sink.sink.worker_cache import CLOSE_TIMEOUT_MS, IDLE_BYTES, MAX_IDLE_COUNT, WorkerCache
 from tests.fakes.clock import ManualClock
 from tests.fakes.fake_broker import FakeBroker
 from tests.producer.interrupting import Interrupts
@@ -141,7 +141,7 @@ def test_many_threads_never_share_a_producer_and_leave_none_open(stage: Stage) -
     for thread in threads:
         thread.join(WAIT_S)
     assert shared == []
-    assert stage.cache.idle_count() == sum(not made.closed for made in stage.made) <= MAX_IDLE
+    assert stage.cache.idle_count() == sum(not made.closed for made in stage.made) <= MAX_IDLE_COUNT
     stage.cache.close()
     assert all(len(made.closed) == 1 for made in stage.made)
 
@@ -192,7 +192,7 @@ def test_a_producer_that_fails_while_it_is_idle_is_not_lent_again(stage: Stage) 
     stage.task()
     stage.made[0].works = False
     assert stage.task() is stage.made[1]
-    assert stage.made[0].closed == [CLOSE_MS]
+    assert stage.made[0].closed == [CLOSE_TIMEOUT_MS]
 
 
 @pytest.mark.parametrize("options", [{"interceptor_classes": ("my.Audit",)}, {"transactional_id": "t"}])
@@ -211,7 +211,7 @@ def test_an_idle_producer_is_closed_when_its_timeout_ends_and_not_before(stage: 
     assert [each.closed for each in stage.made] == [[], []]
     stage.clock.advance(1)
     stage.cache.close_expired()
-    assert [each.closed for each in stage.made] == [[CLOSE_MS], []]
+    assert [each.closed for each in stage.made] == [[CLOSE_TIMEOUT_MS], []]
 
 
 def test_each_task_restarts_the_timeout(stage: Stage) -> None:
@@ -223,10 +223,10 @@ def test_each_task_restarts_the_timeout(stage: Stage) -> None:
 
 
 def test_of_many_configurations_the_least_recently_used_are_closed(stage: Stage) -> None:
-    for number in range(MAX_IDLE + 2):
+    for number in range(MAX_IDLE_COUNT + 2):
         stage.task(linger_ms=number)
-    assert [each.closed for each in stage.made] == [[CLOSE_MS]] * 2 + [[]] * MAX_IDLE
-    assert stage.cache.idle_count() == MAX_IDLE
+    assert [each.closed for each in stage.made] == [[CLOSE_TIMEOUT_MS]] * 2 + [[]] * MAX_IDLE_COUNT
+    assert stage.cache.idle_count() == MAX_IDLE_COUNT
 
 
 def test_a_thread_closes_expired_producers_and_ends() -> None:
@@ -305,16 +305,16 @@ def test_counters_are_the_tasks_own(broker: FakeBroker, cache: WorkerCache) -> N
 def test_an_idle_producer_keeps_little_memory(broker: FakeBroker, cache: WorkerCache) -> None:
     write(cache, broker, 5_000, value_bytes=1000)
     (idle,) = cache._entries
-    free = idle.keepable._pool._free_blocks
+    free = idle.item._pool._free_blocks
     assert 0 < sum(map(len, free)) <= IDLE_BYTES
-    assert idle.keepable.metrics()["buffer-available-bytes"] == idle.keepable.metrics()["buffer-total-bytes"]
+    assert idle.item.metrics()["buffer-available-bytes"] == idle.item.metrics()["buffer-total-bytes"]
 
 
 def test_a_connection_that_the_broker_closes_while_idle_causes_no_failure(broker: FakeBroker, cache: WorkerCache) -> None:
     write(cache, broker, 10)
     (idle,) = cache._entries
     broker.drop_connections(0)
-    until(lambda: idle.keepable.metrics()["connection-count"] == 0)
+    until(lambda: idle.item.metrics()["connection-count"] == 0)
     counters = write(cache, broker, 10)
     assert (counters["record-retry-total"], counters["record-error-total"]) == (0, 0)
     assert len(broker.values("orders")) == 20
@@ -324,8 +324,8 @@ def test_a_producer_that_finds_another_cluster_while_idle_is_not_lent_again(brok
     """Such a producer can never write again. If the cache lent it, it would fail a task for which a new producer works."""
     write(cache, broker, 10)
     (idle,) = cache._entries
-    idle.keepable._metadata.report_other_cluster("another")
-    assert not idle.keepable.is_at_rest()
+    idle.item._metadata.report_other_cluster("another")
+    assert not idle.item.is_at_rest()
     assert write(cache, broker, 10)["record-error-total"] == 0
 
 
@@ -333,9 +333,9 @@ def test_a_closed_producer_leaves_no_thread_and_no_socket(broker: FakeBroker, ca
     write(cache, broker, 10)
     (idle,) = cache._entries
     cache.close()
-    assert not idle.keepable.is_at_rest()
+    assert not idle.item.is_at_rest()
     assert not [each for each in threading.enumerate() if each.name.endswith("| cached")]
-    assert idle.keepable.metrics()["connection-count"] == 0
+    assert idle.item.metrics()["connection-count"] == 0
 
 
 def test_a_fork_does_not_touch_its_parents_producers(broker: FakeBroker) -> None:

@@ -51,7 +51,7 @@ class Batches:
 
 
 def write(batches: Iterable[pa.RecordBatch], producer: FakeProducer) -> KafkaCommitMessage:
-    """As a task does with a producer."""
+    """Write as a task does with a producer."""
     sender = RowSender(producer, sink_options(), FakeProducer)
     rows = SparkRows(iter(batches), MAPPING)
     for chunk in rows.chunks():
@@ -63,7 +63,7 @@ def write(batches: Iterable[pa.RecordBatch], producer: FakeProducer) -> KafkaCom
 
 @pytest.fixture(autouse=True)
 def each_batch_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gathering, "GATHERED_BYTES", 1)
+    monkeypatch.setattr(gathering, "MAX_GATHERED_BYTES", 1)
 
 
 def acknowledge_at_once(_: FakeProducer, delivery: FakeDelivery) -> None:
@@ -87,9 +87,9 @@ def test_every_batch_is_sent_flushed_and_counted(on_send: object) -> None:
     assert dict(zip(COUNTERS, message.counters, strict=True))["batch-send-total"] == 3
 
 
-@pytest.mark.parametrize(("limit", "value"), [("GATHERED_BYTES", 20), ("GATHERED_ROWS", 4)])
+@pytest.mark.parametrize(("limit", "value"), [("MAX_GATHERED_BYTES", 20), ("MAX_GATHERED_ROWS", 4)])
 def test_small_neighbours_are_gathered_up_to_a_size(monkeypatch: pytest.MonkeyPatch, limit: str, value: int) -> None:
-    monkeypatch.setattr(gathering, "GATHERED_BYTES", 1_000)  # a row of these is 5 bytes: its character and its offset
+    monkeypatch.setattr(gathering, "MAX_GATHERED_BYTES", 1_000)  # a row of these is 5 bytes: its character and its offset
     monkeypatch.setattr(gathering, limit, value)
     producer = FakeProducer()
     assert write(Batches(2, 0, 1, 3, 10, 1), producer).rows == 17
@@ -97,9 +97,9 @@ def test_small_neighbours_are_gathered_up_to_a_size(monkeypatch: pytest.MonkeyPa
 
 
 def test_the_first_rows_are_sent_before_as_many_are_gathered_as_later(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gathering, "GATHERED_BYTES", 1_000)
-    monkeypatch.setattr(gathering, "GATHERED_ROWS_AT_FIRST", 4)
-    monkeypatch.setattr(gathering, "GATHERED_ROWS", 8)
+    monkeypatch.setattr(gathering, "MAX_GATHERED_BYTES", 1_000)
+    monkeypatch.setattr(gathering, "MAX_GATHERED_ROWS_AT_FIRST", 4)
+    monkeypatch.setattr(gathering, "MAX_GATHERED_ROWS", 8)
     producer = FakeProducer()
     assert write(Batches(*[2] * 11), producer).rows == 22
     assert [len(call["value"]) for call in producer.calls] == [4, 8, 8, 2]
@@ -108,7 +108,7 @@ def test_the_first_rows_are_sent_before_as_many_are_gathered_as_later(monkeypatc
 @pytest.mark.parametrize("gathered_bytes", [1, 2_500_000])
 def test_sent_batches_are_released_before_more_is_read(monkeypatch: pytest.MonkeyPatch, gathered_bytes: int) -> None:
     """Three batches of 64 MB were in memory at a time: the one being sent, the next one, and the one being read."""
-    monkeypatch.setattr(gathering, "GATHERED_BYTES", gathered_bytes)
+    monkeypatch.setattr(gathering, "MAX_GATHERED_BYTES", gathered_bytes)
     alive: list[weakref.ref[np.ndarray]] = []
     at_read, at_send = [], []
 

@@ -206,8 +206,7 @@ def test_a_decided_version_is_left_alone_and_the_next_run_commits_it(
     how = {"owner": owner, "prefix": names.prefix}
     with Run(broker.bootstrap_servers, name, "r1", **how) as first:
         first.write_version(0, ["a"])
-        committing = first.committing(first.reports(1, ["b"], ["c"]))
-        committing._decide(committing._ledger.fetch_decision())  # and dies before it ends a transaction
+        first.decide(first.reports(1, ["b"], ["c"]), first.ledger.fetch_decision())  # and dies before it ends a transaction
     found = [each for each in listed(broker, names.prefix).values() if each["state"] == "Ongoing"]
     assert [each["version"] for each in found] == [1, 1]
     done = run(broker, "abort", names.prefix, "--yes", "--watch-seconds", "1", "--force")
@@ -227,7 +226,7 @@ def test_what_a_query_has_decided_that_never_runs_again_is_committed(
     names, owner = names_of_a_query()
     with Run(broker.bootstrap_servers, name, "r1", owner=owner, prefix=names.prefix) as first:
         reports = first.reports(0, ["a"], ["b"], ["c"])
-        decision = first.committing(reports)._decide(None)
+        decision = first.decide(reports)
         first.client.end_transactions([decision.entries[1].prepared_transaction(names, owner)], commit=True)  # and dies
     refused = run(broker, "commit", names.prefix)
     assert refused.returncode == 2

@@ -23,7 +23,7 @@ import numpy as np
 import pyarrow as pa
 
 from spark_kafka_sink.errors import SchemaError, printable, printable_list
-from spark_kafka_sink.schemas.avro.defaults import DefaultEncoder, unwritable
+from spark_kafka_sink.schemas.avro.defaults import DefaultEncoder, unwritable_default
 from spark_kafka_sink.schemas.avro_schema import (
     NULL,
     AvroArray,
@@ -279,7 +279,7 @@ def _checked_default(field: AvroField, rows: PythonRows, path: str, encoder: Def
         default = _default(field)
         pa.array([rows.take(default)[0]], rows.type)
     except (ValueError, TypeError, ArithmeticError, pa.ArrowException) as error:
-        raise SchemaError(unwritable(path, error)) from error
+        raise SchemaError(unwritable_default(path, error)) from error
     return default
 
 

@@ -130,7 +130,7 @@ class AvroSerializers:
         schema_plan = plan_schema(self.parts[part], column_type, self._config, problems)
         if problems:
             raise SchemaError(join_problems(problems))
-        return schema_plan.for_topic(registry, topic)
+        return schema_plan.find_or_register(registry, topic)
 
     # OBJECTS: send
 

@@ -73,6 +73,8 @@ def _limbs(column: pa.Array, valid: Mask | None) -> list[Int64Column]:
 
 
 def _exceeds(limbs: list[Int64Column], precision: int) -> Mask:
+    """Whether each value has more decimal digits than `precision`."""
+
     limit = 10 ** min(precision, _DIGITS_BEYOND_A_LIMB * len(limbs))  # a schema may have any precision
     if limit >= 1 << (_LIMB_BITS * len(limbs) - 1):
         return np.zeros(len(limbs[0]), np.bool_)
@@ -80,6 +82,7 @@ def _exceeds(limbs: list[Int64Column], precision: int) -> Mask:
 
 
 def _at_least(limbs: list[Int64Column], number: int) -> Mask:
+    """Whether each value is `number` or more: compared limb by limb, of which the highest decides unless it is equal."""
     result = np.ones(len(limbs[0]), np.bool_)
     for place, limb in enumerate(limbs):
         signed_part = number >> _LIMB_BITS * place

@@ -28,13 +28,13 @@ from spark_kafka_sink.schemas.avro_schema import (
 MAX_STEPS = 1_000_000  # this many take seconds; a schema of 20,000 types with a default each needs a tenth
 
 _END_OF_BLOCKS = b"\0"
-_LARGEST = {"int": 2**31 - 1, "long": 2**63 - 1}
-_FORMATS = {"float": "<f", "double": "<d"}
+_MAX_INTEGERS = {"int": 2**31 - 1, "long": 2**63 - 1}
+_STRUCT_FORMATS = {"float": "<f", "double": "<d"}
 _STRING = AvroPrimitive("string")
 _ITEMS_PER_STEP = 100  # so many characters of a string, or symbols of an enum, count as one step
 
 
-def unwritable(path: str, error: Exception) -> str:
+def unwritable_default(path: str, error: Exception) -> str:
     """The sentence about a default that DefaultEncoder refused. `path`: of the field."""
     return f"the default of the schema's field {printable(path)} cannot be written: {error}"
 
@@ -76,7 +76,7 @@ class DefaultEncoder:
         self._spend(1 + len(value) // _ITEMS_PER_STEP if isinstance(value, str) else 1)
         match schema:
             case AvroPrimitive():
-                return _primitive(schema.type, value)
+                return _encode_primitive(schema.type, value)
             case AvroUnion():
                 return self._encode_union(schema, value)
             case AvroRecord() if isinstance(value, dict):
@@ -117,18 +117,18 @@ class DefaultEncoder:
         return self.encode(field)
 
 
-def _primitive(kind: str, value: Any) -> bytes:
+def _encode_primitive(kind: str, value: Any) -> bytes:
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
     match kind:
         case "null" if value is None:
             return b""
         case "boolean" if isinstance(value, bool):
             return bytes([value])
-        case "int" | "long" if is_number and -_LARGEST[kind] - 1 <= value <= _LARGEST[kind] and value == int(value):
+        case "int" | "long" if is_number and -_MAX_INTEGERS[kind] - 1 <= value <= _MAX_INTEGERS[kind] and value == int(value):
             return encode_varint(int(value))
         case "float" | "double" if is_number:
             with suppress(OverflowError, struct.error):
-                return struct.pack(_FORMATS[kind], value)
+                return struct.pack(_STRUCT_FORMATS[kind], value)
         case "string" if isinstance(value, str):
             return _with_length(value.encode())
         case "bytes" if isinstance(value, str):

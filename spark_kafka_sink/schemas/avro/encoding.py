@@ -28,10 +28,9 @@ from spark_kafka_sink.records.varint import Int64Column
 
 # Rows in a block: larger blocks are not faster, smaller blocks are slower. Long arrays need memory for each item, so a block of
 # large rows has fewer of them.
-BLOCK_ROWS = 16_384
-BLOCK_BYTES = 8 << 20
+MAX_BLOCK_ROWS = 16_384
+MAX_BLOCK_BYTES = 8 << 20
 MIN_BLOCK_ROWS = 256
-
 
 Mask: TypeAlias = NDArray[np.bool_]
 
@@ -174,8 +173,8 @@ def encode_rows(encoding: Encoding, column: pa.Array, refusals: Refusals) -> Row
 def _block_rows(column: pa.Array) -> int:
     if len(column) <= MIN_BLOCK_ROWS:
         return MIN_BLOCK_ROWS
-    usual_rows: int = BLOCK_BYTES * len(column) // max(1, bytes_of(column))
-    return min(BLOCK_ROWS, max(MIN_BLOCK_ROWS, usual_rows))
+    usual_rows: int = MAX_BLOCK_BYTES * len(column) // max(1, bytes_of(column))
+    return min(MAX_BLOCK_ROWS, max(MIN_BLOCK_ROWS, usual_rows))
 
 
 def join_encoded(blocks: list[RowBytes]) -> RowBytes:

@@ -103,14 +103,9 @@ class BooleanEncoding(Encoding):
 
 def fixed_width_values(column: pa.Array) -> NDArray[Any]:
     """The numbers in a column's buffer, without a copy; any number where the column is null."""
-    dtype = _dtype_of(column.type)
+    code = "f" if pa.types.is_floating(column.type) else "u" if pa.types.is_unsigned_integer(column.type) else "i"
+    dtype = np.dtype(f"<{code}{column.type.bit_width // 8}")
     return np.frombuffer(column.buffers()[1], dtype, len(column), column.offset * dtype.itemsize)
-
-
-def _dtype_of(kind: pa.DataType) -> np.dtype[Any]:
-    if pa.types.is_floating(kind):
-        return np.dtype(f"<f{kind.bit_width // 8}")
-    return np.dtype(f"<{'u' if pa.types.is_unsigned_integer(kind) else 'i'}{kind.bit_width // 8}")
 
 
 # BYTES

@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 ASK_LIMIT_S = 1.0  # for the answer of another process at the port
-MAX_METRICS_BYTES = 65_536  # bytes of it that are looked at
+MAX_METRICS_BYTES = 65_536  # of this answer that are looked at
 
 
 # THE PORT
@@ -65,21 +65,21 @@ class MetricsTarget:
         name, address = environment.get(FILE_KEY, "").strip(), environment.get(PORT_KEY, "").strip()
         if not name and not address:
             raise ConfigError(f"onCommit={__name__}.record does not know where to: {REMEDY}")
-        host, port = _host_and_port(address) if address else ("", 0)
-        file = Path(name).absolute() if name else _private_directory() / f"{port}.prom"
+        host, port = _parse_address(address) if address else ("", 0)
+        file = Path(name).absolute() if name else _make_private_directory() / f"{port}.prom"
         if not file.parent.is_dir():
             raise ConfigError(f"{FILE_KEY}={name} lies in a directory that does not exist on the driver")
         return cls(file, host, port)
 
 
-def _host_and_port(address: str) -> tuple[str, int]:
+def _parse_address(address: str) -> tuple[str, int]:
     host, colon, port = address.rpartition(":")
     if not port.isascii() or not port.isdecimal() or not 1 <= int(port) <= 65_535 or (colon and not host):
         raise ConfigError(f"{PORT_KEY}={address} is neither a port, 1 to 65535, nor host:port")
     return host.removeprefix("[").removesuffix("]") or "127.0.0.1", int(port)
 
 
-def _private_directory() -> Path:
+def _make_private_directory() -> Path:
     """Make the directory of the totals behind a port, if no file is named. No other user may be able to write there."""
     if sys.platform == "win32":
         raise ConfigError(NO_LOCKS)
@@ -114,12 +114,12 @@ def _serve(target: MetricsTarget) -> None:
 def _is_ours(target: MetricsTarget) -> bool:
     """Whether metrics of the sink are served at the port. Blocks for about ASK_LIMIT_S, however slowly the answer comes."""
     host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(target.host, target.host)
-    end_s = time.monotonic() + ASK_LIMIT_S
-    answer = b""
+    deadline_s = time.monotonic() + ASK_LIMIT_S
+    answer, prefix = b"", PREFIX.encode()
     try:
         with socket.create_connection((host, target.port), ASK_LIMIT_S) as connection:
             connection.sendall(b"GET /metrics HTTP/1.0\r\n\r\n")
-            while PREFIX.encode() not in answer and len(answer) < MAX_METRICS_BYTES and (rest_s := end_s - time.monotonic()) > 0:
+            while prefix not in answer and len(answer) < MAX_METRICS_BYTES and (rest_s := deadline_s - time.monotonic()) > 0:
                 connection.settimeout(rest_s)
                 piece = connection.recv(MAX_METRICS_BYTES)
                 if not piece:
@@ -127,7 +127,7 @@ def _is_ours(target: MetricsTarget) -> bool:
                 answer += piece
     except OSError:
         return False
-    return PREFIX.encode() in answer
+    return prefix in answer
 
 
 # WHAT SPARK CALLS

@@ -48,9 +48,9 @@ def _total(name: str, doc: str, read: Callable[[CommitSummary], float]) -> SinkM
     return SinkMetric(f"{PREFIX}{name}_total", (), doc, lambda summary: [((), read(summary))])
 
 
-def _total_of(name: str, doc: str, counter: str, scale: float = 1) -> SinkMetric:
-    """Sum up a counter of the commits, divided by `scale`."""
-    return _total(name, doc, lambda summary: summary.counters.get(counter, 0) / scale)
+def _total_of(name: str, doc: str, counter: str, divisor: float = 1) -> SinkMetric:
+    """Sum up a counter of the commits, divided by `divisor`."""
+    return _total(name, doc, lambda summary: summary.counters.get(counter, 0) / divisor)
 
 
 def _gauge(name: str, doc: str, read: Callable[[CommitSummary], float | None]) -> SinkMetric:
@@ -58,8 +58,8 @@ def _gauge(name: str, doc: str, read: Callable[[CommitSummary], float | None]) -
     return SinkMetric(f"{PREFIX}{name}", (), doc, lambda summary: [((), value) for value in [read(summary)] if value is not None])
 
 
-def _gauge_of(name: str, doc: str, counter: str, scale: float = 1) -> SinkMetric:
-    return _gauge(name, doc, lambda summary: summary.counters[counter] / scale if counter in summary.counters else None)
+def _gauge_of(name: str, doc: str, counter: str, divisor: float = 1) -> SinkMetric:
+    return _gauge(name, doc, lambda summary: summary.counters[counter] / divisor if counter in summary.counters else None)
 
 
 def _by(label: str, name: str, doc: str, read: Callable[[CommitSummary], Mapping[str, float]]) -> SinkMetric:

@@ -81,12 +81,12 @@ class TextFile:
 
     def _replace(self, text: bytes) -> None:
         """A reader sees the old file or the new one. The temporary file does not end with .prom: node_exporter ignores it."""
-        new = self.path.with_name(f".{self.path.name}-{uuid.uuid4().hex}")
+        new_file = self.path.with_name(f".{self.path.name}-{uuid.uuid4().hex}")
         try:
-            new.write_bytes(text)
-            os.replace(new, self.path)
+            new_file.write_bytes(text)
+            os.replace(new_file, self.path)
         except BaseException:
-            new.unlink(missing_ok=True)
+            new_file.unlink(missing_ok=True)
             raise
 
     @contextmanager

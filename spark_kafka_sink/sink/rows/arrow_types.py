@@ -45,36 +45,36 @@ _LACKING = {
 }
 
 
-def arrow_type(kind: DataType, at: str, problems: list[str]) -> pa.DataType:
+def arrow_type(kind: DataType, path: str, problems: list[str]) -> pa.DataType:
     """The type in which Spark sends a column.
 
     Args:
         kind: Spark's type.
-        at: the column, for problems.
-        problems: the list to add to; if anything is added, the type must not be used.
+        path: the column, for problems.
+        problems: gets what is wrong; if it gets anything, do not use the type.
     """
     if isinstance(kind, UserDefinedType):
-        return arrow_type(kind.sqlType(), at, problems)
+        return arrow_type(kind.sqlType(), path, problems)
     if isinstance(kind, StructType):
-        return pa.struct([_field(each, at, problems) for each in kind.fields])
+        return pa.struct([_field(each, path, problems) for each in kind.fields])
     if isinstance(kind, ArrayType):
-        return pa.list_(pa.field("element", arrow_type(kind.elementType, f"{at}[*]", problems), kind.containsNull))
+        return pa.list_(pa.field("element", arrow_type(kind.elementType, f"{path}[*]", problems), kind.containsNull))
     if isinstance(kind, MapType):
-        key = pa.field("key", arrow_type(kind.keyType, f"{at}.key", problems), nullable=False)
-        return pa.map_(key, pa.field("value", arrow_type(kind.valueType, f"{at}[*]", problems), kind.valueContainsNull))
-    return _leaf(kind, at, problems)
+        key = pa.field("key", arrow_type(kind.keyType, f"{path}.key", problems), nullable=False)
+        return pa.map_(key, pa.field("value", arrow_type(kind.valueType, f"{path}[*]", problems), kind.valueContainsNull))
+    return _leaf(kind, path, problems)
 
 
-def _field(field: StructField, at: str, problems: list[str]) -> pa.Field:
+def _field(field: StructField, path: str, problems: list[str]) -> pa.Field:
     comment = field.metadata.get("comment")
     metadata = {"comment": comment} if isinstance(comment, str) else None
-    return pa.field(field.name, arrow_type(field.dataType, f"{at}.{field.name}", problems), field.nullable, metadata)
+    return pa.field(field.name, arrow_type(field.dataType, f"{path}.{field.name}", problems), field.nullable, metadata)
 
 
-def _leaf(kind: DataType, at: str, problems: list[str]) -> pa.DataType:
+def _leaf(kind: DataType, path: str, problems: list[str]) -> pa.DataType:
     for each in type(kind).__mro__:
         if each.__name__ in _LEAVES and each.__module__ == types.__name__:
             return _LEAVES[each.__name__](kind)
     name, remedy = _LACKING.get(type(kind).__name__, (kind.simpleString(), "leave it out, or cast it to another type"))
-    problems.append(f"{at} is of the type {name}, which Avro lacks: {remedy.format(at)}")
+    problems.append(f"{path} is of the type {name}, which Avro lacks: {remedy.format(path)}")
     return pa.string()  # a stand-in: what comes next has no second problem with this field

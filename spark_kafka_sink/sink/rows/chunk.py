@@ -17,8 +17,8 @@ import pyarrow.compute as pc
 
 from spark_kafka_sink.records.columns import entries_of, take_rows, texts
 
-KEY_PREFIX = 32  # bytes of a key that an error shows
-NAME_PREFIX = 300  # characters of a topic's name that an error shows
+MAX_SHOWN_KEY_BYTES = 32  # bytes of a key that an error shows
+MAX_SHOWN_CHARACTERS = 300  # characters of a topic's name that an error shows
 
 PerRow = npt.NDArray[np.int64]  # one number for each row
 
@@ -73,7 +73,7 @@ class Chunk:
         topic = columns["topic"] if isinstance(columns["topic"], str) else texts(columns["topic"].slice(row, 1))[0]
         if partition is None and columns["partition"] is not None:
             partition = columns["partition"][row].as_py()
-        parts = [f"topic {'null' if topic is None else topic[:NAME_PREFIX]}"]
+        parts = [f"topic {'null' if topic is None else topic[:MAX_SHOWN_CHARACTERS]}"]
         if partition is not None:
             parts.append(f"partition {partition}")
         parts += [_key_in_words(columns["key"], row, shows_key), f"value of {_size_in_words(columns['value'], row)}"]
@@ -109,7 +109,7 @@ def _key_in_words(keys: pa.Array | None, row: int, shows_key: bool) -> str:
         return "no key"
     if not shows_key:
         return f"key of {len(octets)} bytes"
-    return f"key {octets[:KEY_PREFIX]!r}{'…' if len(octets) > KEY_PREFIX else ''} of {len(octets)} bytes"
+    return f"key {octets[:MAX_SHOWN_KEY_BYTES]!r}{'…' if len(octets) > MAX_SHOWN_KEY_BYTES else ''} of {len(octets)} bytes"
 
 
 def _size_in_words(column: pa.Array, row: int) -> str:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from spark_kafka_sink.producer.producer import KafkaProducer
 
 HEADER_PREFIX = "__pykafka_sink.errors."
-MAX_ROW_BYTES = 100_000_000  # bytes; the brokers' default limit for a request is 104,857,600 (socket.request.max.bytes)
+MAX_ROW_BYTES = 100_000_000  # the brokers' default limit for a request is 104,857,600 (socket.request.max.bytes)
 
 
 class DeadLetters:
@@ -35,7 +35,7 @@ class DeadLetters:
     Args:
         topic: the dead letter topic.
         producer: the task's.
-        make_larger_producer: makes the second producer, see `larger_producer`; called at most once.
+        make_larger_producer: makes the second producer, as the function of this name does; called at most once.
     """
 
     def __init__(self, topic: str, producer: KafkaProducer, make_larger_producer: Callable[[], KafkaProducer]) -> None:
@@ -56,7 +56,7 @@ class DeadLetters:
             partition: the partition whose broker rejected them; None: the one in the partition column, if any.
             field: of the key or value, if that is what cannot be encoded.
         """
-        letters = dead_letters(columns, condition, text, partition, field)
+        letters = dead_letter_columns(columns, condition, text, partition, field)
         try:
             self._deliveries.append((condition, self._send(letters)))
         except KafkaError as error:
@@ -116,8 +116,8 @@ def is_consequence(error: KafkaError) -> bool:
     return isinstance(error, (TransactionAbortedError, AbortableTransactionError))
 
 
-def larger_producer(options: Mapping[str, object]) -> KafkaProducer:
-    """The second producer. `options`: of the first."""
+def make_larger_producer(options: Mapping[str, object]) -> KafkaProducer:
+    """Make the second producer. `options`: of the first."""
     from spark_kafka_sink.producer.producer import KafkaProducer
 
     return KafkaProducer(options_for_large_rows(options), largest_record=MAX_ROW_BYTES)
@@ -131,7 +131,7 @@ def options_for_large_rows(options: Mapping[str, object]) -> dict[str, object]:
     return {**options, "buffer.memory": max(config.buffer_memory, MAX_ROW_BYTES + MAX_BLOCK_SIZE)}
 
 
-def dead_letters(
+def dead_letter_columns(
     columns: Mapping[str, Any], condition: str, text: str, partition: int | None = None, field: str | None = None
 ) -> dict[str, Any]:
     """The arguments of send_columns, except the topic, for the dead letters of these rows. A header without a key gets the empty

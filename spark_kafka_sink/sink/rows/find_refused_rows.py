@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 from spark_kafka_sink.config.topic_names import TOPIC_NAME_RULE, is_topic_name
 from spark_kafka_sink.records.columns import record_columns, take_rows, texts
 from spark_kafka_sink.records.record_batch import size_upper_bounds
-from spark_kafka_sink.sink.rows.chunk import NAME_PREFIX, header_entries
+from spark_kafka_sink.sink.rows.chunk import MAX_SHOWN_CHARACTERS, header_entries
 from spark_kafka_sink.sink.rows.row_outcomes import UnwritableRows
 from spark_kafka_sink.sink.rows.spark_columns import NULL_TOPIC
 
@@ -90,7 +90,7 @@ def _is_among(subset: Sequence[str], names: Sequence[str]) -> RowMask:
 
 
 def _names_in_words(names: Sequence[str], one: str, several: str) -> str:
-    return f"{one if len(names) == 1 else several} {', '.join(repr(name[:NAME_PREFIX]) for name in names[:3])}"
+    return f"{one if len(names) == 1 else several} {', '.join(repr(name[:MAX_SHOWN_CHARACTERS]) for name in names[:3])}"
 
 
 def _check_partitions(

@@ -18,9 +18,9 @@ if TYPE_CHECKING:
     from spark_kafka_sink.config.format_options import SchemaUse
     from spark_kafka_sink.sink.rows.row_encoder import RowEncoder
 
-GATHERED_ROWS = 80 * 1024  # the most that the producer lays out at a time; Spark's Arrow batches have 10,000 rows by default
-GATHERED_BYTES = 8 * 1024 * 1024
-GATHERED_ROWS_AT_FIRST = 32 * 1024  # a small task's rows are on their way while it reads the rest
+MAX_GATHERED_ROWS = 80 * 1024  # the most that the producer lays out at a time; Spark's Arrow batches have 10,000 rows by default
+MAX_GATHERED_BYTES = 8 * 1024 * 1024
+MAX_GATHERED_ROWS_AT_FIRST = 32 * 1024  # a small task's rows are on their way while it reads the rest
 
 
 @dataclass(eq=False, repr=False)
@@ -29,7 +29,7 @@ class SparkRows:
 
     batches: Iterator[pa.RecordBatch]
     mapping: RowMapping
-    before_first: Callable[[], None] | None = None  # called once there is a row, before more is read
+    on_first_row: Callable[[], None] | None = None  # called once there is a row, before more is read
     encoder: RowEncoder | None = None  # of keys and values that have a format
     waited_s: float = 0.0  # for the next rows: Spark reads, computes and copies them
     _row_count: int = 0  # in the chunks so far
@@ -40,31 +40,31 @@ class SparkRows:
         Raises ConfigError when the rate is too low for Spark's idle time-out.
         """
         if rate_limit is None:
-            return self._gather(GATHERED_ROWS, GATHERED_BYTES)
+            return self._gather(MAX_GATHERED_ROWS, MAX_GATHERED_BYTES)
         single_batches = self._gather(1, 1)
         return single_batches if idle_timeout_s is None else check_rates(single_batches, rate_limit.seconds_of, idle_timeout_s)
 
-    def _gather(self, most_rows: int, most_bytes: int) -> Iterator[Chunk]:
+    def _gather(self, max_rows: int, max_bytes: int) -> Iterator[Chunk]:
         """Consecutive batches, of up to so many rows and bytes. A larger batch is a chunk by itself, an empty one is left out.
 
-        The first chunk has up to GATHERED_ROWS_AT_FIRST. A large batch is yielded before the next one is read, and the generator
-        keeps no reference to what it has yielded. Batches may have 64 MB, most of the memory of a task.
+        The first chunk has up to MAX_GATHERED_ROWS_AT_FIRST. A large batch is yielded before the next one is read, and the
+        generator keeps no reference to what it has yielded. Batches may have 64 MB, most of the memory of a task.
         """
         waiting_batches: list[pa.RecordBatch] = []
         row_count = size = 0
-        limit = min(GATHERED_ROWS_AT_FIRST, most_rows)
+        row_limit = min(MAX_GATHERED_ROWS_AT_FIRST, max_rows)
         while (batch := self._next()) is not None:
-            if waiting_batches and (row_count + batch.num_rows > limit or size + batch.nbytes > most_bytes):
+            if waiting_batches and (row_count + batch.num_rows > row_limit or size + batch.nbytes > max_bytes):
                 yield self._chunk(waiting_batches)
-                row_count, size, limit = 0, 0, most_rows
+                row_count, size, row_limit = 0, 0, max_rows
             if batch.num_rows:
                 waiting_batches.append(batch)
                 row_count += batch.num_rows
                 size += batch.nbytes
             del batch
-            if row_count >= limit or size >= most_bytes:
+            if row_count >= row_limit or size >= max_bytes:
                 yield self._chunk(waiting_batches)
-                row_count, size, limit = 0, 0, most_rows
+                row_count, size, row_limit = 0, 0, max_rows
         if waiting_batches:
             yield self._chunk(waiting_batches)
 
@@ -74,9 +74,9 @@ class SparkRows:
             batch = next(self.batches, None)
         finally:
             self.waited_s += time.monotonic() - started_s
-        if batch is not None and batch.num_rows and self.before_first is not None:
-            self.before_first()
-            self.before_first = None
+        if batch is not None and batch.num_rows and self.on_first_row is not None:
+            self.on_first_row()
+            self.on_first_row = None
         return batch
 
     def _chunk(self, batches: list[pa.RecordBatch]) -> Chunk:

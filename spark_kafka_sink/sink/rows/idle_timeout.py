@@ -16,8 +16,8 @@ from collections.abc import Callable, Iterator
 from spark_kafka_sink.errors import ConfigError
 from spark_kafka_sink.sink.rows.chunk import Chunk
 
-DELIVERED_AHEAD = 16 * 1024 * 1024  # bytes that sockets may hold; 7 MB were measured, over TCP
-SHARE = 0.8  # of the time-out for the rates; the rest is for metadata, the last responses and everything else
+MAX_BYTES_AHEAD = 16 * 1024 * 1024  # of rows that sockets may hold; 7 MB were measured, over TCP
+RATES_SHARE = 0.8  # of the time-out that the rates may take; the rest is for metadata, the last responses and everything else
 
 
 def check_rates(chunks: Iterator[Chunk], seconds_of: Callable[[Chunk], float], timeout_s: float) -> Iterator[Chunk]:
@@ -28,10 +28,10 @@ def check_rates(chunks: Iterator[Chunk], seconds_of: Callable[[Chunk], float], t
 
     Raises ConfigError when the rates are too low.
     """
-    allowed_s = SHARE * timeout_s
+    allowed_s = RATES_SHARE * timeout_s
     chunks_ahead: deque[Chunk] = deque()
     row_count, size, seconds = 0, 0, 0.0
-    while size < DELIVERED_AHEAD and (chunk := next(chunks, None)) is not None:
+    while size < MAX_BYTES_AHEAD and (chunk := next(chunks, None)) is not None:
         chunks_ahead.append(chunk)
         row_count, size, seconds = row_count + len(chunk.numbers), size + chunk.size_bytes, seconds + seconds_of(chunk)
         if seconds > allowed_s:

@@ -27,7 +27,7 @@ from spark_kafka_sink.sink.rows.row_outcomes import TOO_LARGE, RowOutcomes, Unwr
 if TYPE_CHECKING:
     from spark_kafka_sink.producer.task_producer import TaskProducer
 
-WAITED_FOR = ("KAFKA_UNKNOWN_TOPIC", "KAFKA_UNKNOWN_PARTITION")  # the producer refuses such rows only after max.block.ms
+SLOW_CONDITIONS = ("KAFKA_UNKNOWN_TOPIC", "KAFKA_UNKNOWN_PARTITION")  # the producer refuses such rows only after max.block.ms
 
 
 @dataclass(eq=False, repr=False)
@@ -41,7 +41,7 @@ class RefusedRowRemover:
 
     def __post_init__(self) -> None:
         self._size_limits = {"max.request.size": self.config.max_request_size, "buffer.memory": self.config.buffer_memory}
-        self.looks_first = self.takes_larger_rows  # whether chunks need remove_rows_known_to_fail
+        self.must_check_first = self.takes_larger_rows  # whether chunks need remove_rows_known_to_fail
         self._partition_counts: dict[str, int] = {}  # of topics that lacked a partition after max.block.ms
         self._unknown_topics: dict[str, str] = {}  # topic -> error text, for topics that did not exist after max.block.ms
 
@@ -53,7 +53,7 @@ class RefusedRowRemover:
         self.producer.ask_for_topics(each for each in topics if each not in self._unknown_topics)
         for topic in topics:
             self._require_answer(topic, topics)
-        self.looks_first |= bool(self._unknown_topics)
+        self.must_check_first |= bool(self._unknown_topics)
         return frozenset(self._unknown_topics).intersection(topics)
 
     def _require_answer(self, topic: str, topics: Sequence[str]) -> None:
@@ -81,11 +81,11 @@ class RefusedRowRemover:
             self._unknown_topics |= self.producer.unknown_topics(topics)
         if error.condition == "KAFKA_UNKNOWN_PARTITION" or self._partition_counts:
             self._update_partition_counts(topics)
-        self.looks_first |= bool(self._unknown_topics or self._partition_counts)
+        self.must_check_first |= bool(self._unknown_topics or self._partition_counts)
         refused_rows = find_refused_rows(columns, self._size_limits, self._partition_counts, self._unknown_topics)
-        culprits = next((each for each in refused_rows if self.outcomes.fails_task(each.condition)), None)
-        if culprits is not None:
-            raise self._error_of_first_row(chunk, culprits, error)
+        fatal_rows = next((each for each in refused_rows if self.outcomes.fails_task(each.condition)), None)
+        if fatal_rows is not None:
+            raise self._error_of_first_row(chunk, fatal_rows, error)
         if not refused_rows:
             raise error
         return self._remove(chunk, refused_rows)
@@ -106,10 +106,10 @@ class RefusedRowRemover:
         elif self._unknown_topics.keys().isdisjoint(topics):
             return chunk
         refused_rows = find_refused_rows(columns, self._size_limits, self._partition_counts, self._unknown_topics)
-        awaited_rows = [each for each in refused_rows if each.condition in WAITED_FOR]
-        culprits = next((each for each in awaited_rows if self.outcomes.fails_task(each.condition)), None)
-        if culprits is not None:
-            raise self._error_of_first_row(chunk, culprits, KafkaTimeoutError(culprits.text, condition=culprits.condition))
+        awaited_rows = [each for each in refused_rows if each.condition in SLOW_CONDITIONS]
+        fatal_rows = next((each for each in awaited_rows if self.outcomes.fails_task(each.condition)), None)
+        if fatal_rows is not None:
+            raise self._error_of_first_row(chunk, fatal_rows, KafkaTimeoutError(fatal_rows.text, condition=fatal_rows.condition))
         return self._remove(chunk, awaited_rows)
 
     def _remove_large_rows(self, chunk: Chunk) -> Chunk:

@@ -61,7 +61,8 @@ class RowEncoder:
         only_compares: bool = False,
     ) -> None:
         self._parts = [
-            _PartInTask(each, registry, schema_ids.get(each.wanted_schema.part), missing_topics, only_compares) for each in parts
+            _TaskPartEncoder(each, registry, schema_ids.get(each.wanted_schema.part), missing_topics, only_compares)
+            for each in parts
         ]
         self._keeps_all = keeps_all
 
@@ -79,7 +80,7 @@ class RowEncoder:
         """
         parts = {part.name: part.encode(chunk.columns[part.name], chunk.columns["topic"]) for part in self._parts}
         new_chunk = replace(chunk, columns={**chunk.columns, **{name: each.values for name, each in parts.items()}})
-        refused_rows = list(each_row_once(each for one in parts.values() for each in one.refused_rows))
+        refused_rows = list(each_row_once(each for part in parts.values() for each in part.refused_rows))
         if not refused_rows:
             return new_chunk
         rest = new_chunk.drop(np.concatenate([each.rows for each in refused_rows]))
@@ -104,7 +105,7 @@ def _as_json(original: Chunk, encoded_chunk: Chunk, encoded_parts: Mapping[str, 
 
 
 @dataclass(eq=False, repr=False)
-class _PartInTask:
+class _TaskPartEncoder:
     """Encodes the keys or the values of one task. The fields of refused rows begin with the part: value.address.zip."""
 
     planned_part: PlannedPart
@@ -117,13 +118,13 @@ class _PartInTask:
         self._wanted_schema = self.planned_part.wanted_schema
         self.name = self._wanted_schema.part
         encoder = self.planned_part.encoder
-        self._encoder_of_all = None if encoder is None else self._with_earlier_schema(encoder)
+        self._encoder_for_all_topics = None if encoder is None else self._with_earlier_schema(encoder)
         self._encoders_by_topic: dict[str, PartEncoder] = {}
         self.uses: set[SchemaUse] = set()
 
     def encode(self, column: Any, topic: str | pa.Array) -> EncodedColumn:
-        if self._encoder_of_all is not None:
-            return self._encode_with(self._encoder_of_all, column)
+        if self._encoder_for_all_topics is not None:
+            return self._encode_with(self._encoder_for_all_topics, column)
         if isinstance(topic, str):
             return self._encode_with(self._encoder_of(topic), column)
         return self._encode_by_topic(contiguous(column), topic)
@@ -160,14 +161,14 @@ class _PartInTask:
     def _encoder_of(self, topic: str) -> PartEncoder:
         encoder = self._encoders_by_topic.get(topic)
         if encoder is None:
-            encoder = self._encoders_by_topic[topic] = self._wanted_schema.for_topic(self.registry, topic)
+            encoder = self._encoders_by_topic[topic] = self._wanted_schema.find_or_register(self.registry, topic)
         return encoder
 
     def _with_earlier_schema(self, planned_encoder: PartEncoder) -> PartEncoder:
         if self.schema_id is None or self.schema_id == planned_encoder.use.id:
             return planned_encoder
         try:
-            return self._wanted_schema.with_id(self.registry, self.schema_id, planned_encoder.use.subject)
+            return self._wanted_schema.encoder_of_id(self.registry, self.schema_id, planned_encoder.use.subject)
         except SchemaError as error:
             if self.only_compares:
                 return planned_encoder

@@ -2,7 +2,7 @@
 
 Stands between writer.py, which passes on chunks, and KafkaProducer. remove_refused_rows.py handles rows that the client
 refuses, rejected_by_brokers.py rows that a broker rejects; both apply the user's choice by row_outcomes.py.
-Chunks are kept until they are acknowledged, up to KEPT_BYTES, so that an error can name its row and rows can be sent again.
+Chunks are kept until they are acknowledged, up to MAX_KEPT_BYTES, so that an error can name its row and rows can be sent again.
 Law: when finish() returns, rows == acknowledged + skipped + dead-lettered; anything else is an error.
 """
 
@@ -41,11 +41,11 @@ if TYPE_CHECKING:
 
 MAX_PENDING = 256  # unsettled deliveries, at each of which send() looks; buffer.memory allows far fewer, unless chunks are tiny
 MAX_RANGES = 10_000  # offset ranges before they are merged: each chunk adds one per topic-partition
-NO_HOLES = (
+WHY_TASK_FAILS = (
     ". With exactly-once, a row that a broker rejects fails its task, whatever onInvalidRecord and onRecordTooLarge say: the"
     " transaction cannot leave it out. Remove such rows before the write, or set kafka.max.request.size to the topic's limit"
 )
-KEPT_BYTES = 16 * 1024 * 1024  # of chunks that are not acknowledged yet
+MAX_KEPT_BYTES = 16 * 1024 * 1024  # of chunks that are not acknowledged yet
 
 
 @dataclass(slots=True)
@@ -181,7 +181,7 @@ class RowSender:
             raise
 
     def _send_or_refuse(self, chunk: Chunk) -> None:
-        if self._remover.looks_first:
+        if self._remover.must_check_first:
             chunk = self._remover.remove_rows_known_to_fail(chunk)
         while len(chunk.numbers):
             try:
@@ -206,7 +206,7 @@ class RowSender:
         self._raise_failure()
         while self._pending and (self._pending[0].delivery.done() or len(self._pending) > MAX_PENDING):
             self._settle(self._pending.popleft())
-        while self._kept_bytes > KEPT_BYTES and len(self._kept_chunks) > 1:
+        while self._kept_bytes > MAX_KEPT_BYTES and len(self._kept_chunks) > 1:
             if self._no_delivery_may_fail:
                 self._drop_chunk(self._kept_chunks.popleft())
             else:
@@ -228,7 +228,7 @@ class RowSender:
     def _failure_of(self, sent_chunk: _SentChunk, error: KafkaError) -> KafkaError:
         failure = error_of_delivery(sent_chunk.delivery, error, sent_chunk.chunk, self._outcomes)
         if self._is_transactional and not is_consequence(error) and not self._outcomes.fails_task(failure.condition):
-            failure.message = failure.message.rstrip(".") + NO_HOLES
+            failure.message = failure.message.rstrip(".") + WHY_TASK_FAILS
         return failure
 
     def _settle(self, sent_chunk: _SentChunk) -> None:

@@ -32,7 +32,7 @@ NULL_TOPIC = (
 )
 TOPIC_REQUIRED = "topic option required when no 'topic' attribute is present. Use the topic option for setting a topic."
 TIMESTAMP_REQUIRED = "Required attribute 'timestamp' not found: includeTimestamp=true asks for it"
-LISTED_COLUMNS = 20
+MAX_LISTED_COLUMNS = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,8 +137,8 @@ def _missing_problem(name: str, words: str, columns: list[str]) -> str:
     words = words.removesuffix(".")
     if not columns:
         return f"{words}. The DataFrame has no columns"
-    names = ", ".join(columns[:LISTED_COLUMNS])
-    more = f" and {len(columns) - LISTED_COLUMNS} more" if len(columns) > LISTED_COLUMNS else ""
+    names = ", ".join(columns[:MAX_LISTED_COLUMNS])
+    more = f" and {len(columns) - MAX_LISTED_COLUMNS} more" if len(columns) > MAX_LISTED_COLUMNS else ""
     nearest = nearest_column(name, columns)
     hint = "" if nearest is None else f". Did you mean '{nearest}'? Select `{nearest}` AS {name}"
     return f"{words}. The DataFrame's columns are: {names}{more}{hint}"

@@ -16,13 +16,13 @@ from spark_kafka_sink.schemas.resolution import resolve_column
 
 def encoder_for(type: pa.DataType, schema: Any, truncates_timestamps: bool = False) -> AvroEncoder:
     parsed = parse_schema(json.dumps(schema))
-    encoder, problems = resolve_column(type, parsed, at="value", truncates_timestamps=truncates_timestamps)
+    encoder, problems = resolve_column(type, parsed, column_name="value", truncates_timestamps=truncates_timestamps)
     assert problems == []
     return encoder
 
 
-def problems_of(type: pa.DataType, schema: Any, at: str = "value") -> list[str]:
-    return resolve_column(type, parse_schema(json.dumps(schema)), at=at, truncates_timestamps=False)[1]
+def problems_of(type: pa.DataType, schema: Any, column_name: str = "value") -> list[str]:
+    return resolve_column(type, parse_schema(json.dumps(schema)), column_name=column_name, truncates_timestamps=False)[1]
 
 
 def encoded(column: pa.Array | pa.ChunkedArray, schema: Any, prefix: bytes = b"") -> list[bytes | None]:

@@ -118,7 +118,7 @@ def test_each_type_is_written_as_fastavro_does(type: pa.DataType, schema: Any, r
 
 @pytest.mark.parametrize(("type", "schema"), [(pa.string_view(), "string"), (pa.binary_view(), "bytes")])
 def test_a_dictionary_may_have_views(type: pa.DataType, schema: str) -> None:
-    """As a table of polars has them. Arrow cannot take rows from views."""
+    """A table of polars has views. Arrow cannot take rows from views."""
     column = pa.DictionaryArray.from_arrays(pa.array([1, None, 0], pa.int32()), pa.array(["a", "b" * 20]).cast(type))
     assert encoded(column, schema) == [b"\x28" + b"b" * 20, None, b"\x02a"]
 
@@ -288,7 +288,7 @@ def test_the_rows_that_are_not_utf8_are_those_that_python_cannot_decode(rows: li
 
 
 def decimals_of(numbers: list[int | None], type: pa.DataType) -> pa.Array:
-    """Of any unscaled number, also of more digits than the type has."""
+    """A column of these unscaled numbers, which may have more digits than the type has."""
     width = type.bit_width // 8
     octets = b"".join((number or 0).to_bytes(width, "little", signed=True) for number in numbers)
     is_valid = pa.array([number is not None for number in numbers]).buffers()[1]
@@ -313,7 +313,7 @@ def test_a_decimal_with_more_digits_than_the_schemas_is_refused(type: pa.DataTyp
 
 @pytest.mark.parametrize("bits", [7, 15, 23, 55, 63, 71, 127])
 def test_the_lowest_number_of_some_bytes_needs_no_more_of_them(bits: int) -> None:
-    """As Java's BigInteger.toByteArray. fastavro writes a byte more, which a reader takes for the same number."""
+    """Java's BigInteger.toByteArray writes the same. fastavro writes a byte more, which a reader takes for the same number."""
     column = decimals_of([-(1 << bits), (1 << bits) - 1, 1 << bits], pa.decimal256(76, 0))
     written = encoded(column, logical("bytes", "decimal", precision=76))
     size = (bits + 1) // 8
@@ -343,7 +343,7 @@ def test_all_rows_may_be_refused() -> None:
 
 
 def test_rows_are_where_they_are_over_blocks_and_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(encoding, "BLOCK_ROWS", 3)
+    monkeypatch.setattr(encoding, "MAX_BLOCK_ROWS", 3)
     monkeypatch.setattr(encoding, "MIN_BLOCK_ROWS", 1)
     numbers = [None if row % 7 == 5 else [row] * (row % 4) + [None] * (row % 11 == 10) for row in range(50)]
     whole = pa.array(numbers, pa.list_(pa.int32()))
@@ -378,7 +378,7 @@ def counted_blocks(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 def test_small_chunks_are_encoded_together(monkeypatch: pytest.MonkeyPatch) -> None:
     """Spark's batches may have a few rows each, and a block costs as much as hundreds of them."""
-    monkeypatch.setattr(avro_encoder, "BLOCK_ROWS", 100)
+    monkeypatch.setattr(avro_encoder, "MAX_BLOCK_ROWS", 100)
     blocks = counted_blocks(monkeypatch)
     rows = [str(row) if row % 3 else None for row in range(330)]
     chunks = [pa.array(rows[start : start + 30], pa.string()).dictionary_encode() for start in range(0, 300, 30)]
@@ -389,7 +389,7 @@ def test_small_chunks_are_encoded_together(monkeypatch: pytest.MonkeyPatch) -> N
 
 def test_rows_of_many_bytes_are_encoded_fewer_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """What a block needs meanwhile is bounded by its bytes, but for a few rows."""
-    monkeypatch.setattr(encoding, "BLOCK_BYTES", 1 << 16)
+    monkeypatch.setattr(encoding, "MAX_BLOCK_BYTES", 1 << 16)
     blocks: list[int] = []
     encode_block = encoding._encode_block
     monkeypatch.setattr(

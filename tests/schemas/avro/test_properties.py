@@ -48,7 +48,7 @@ def integers(bits: int) -> st.SearchStrategy[int]:
 
 
 def decimals(precision: int, scale: int) -> st.SearchStrategy[Decimal]:
-    """Without -128, -32768 …: fastavro writes a byte more than they need, Java does not."""
+    """Decimals without -128, -32768 …: fastavro writes a byte more than they need, Java does not."""
     needs_a_byte_more = {-(1 << bits) for bits in range(7, 256, 8)}
     edges = [10**digits - 1 for digits in range(precision + 1)] + [2**bits for bits in range(0, 63, 7) if 2**bits < 10**precision]
     numbers = st.sampled_from([*edges, *(-edge for edge in edges)]) | st.integers(1 - 10**precision, 10**precision - 1)
@@ -170,7 +170,7 @@ def structs(draw: st.DrawFn, depth: int) -> Case:
 
 @st.composite
 def any_case(draw: st.DrawFn, depth: int) -> Case:
-    """With columns in columns, so deep."""
+    """A case with columns in columns, up to `depth` deep."""
     match draw(st.sampled_from(["value", "decimal", *(["array", "sized array", "map", "struct", "struct"] if depth else [])])):
         case "value":
             case = draw(st.sampled_from(VALUES))
@@ -268,7 +268,7 @@ def test_any_column_is_written_as_fastavro_does(data: st.DataObject, seed: int) 
 def test_a_derived_schema_takes_every_row_of_its_type(data: st.DataObject) -> None:
     case = data.draw(any_case(depth=2))
     type = pa.struct([("x", case.type)])
-    text, problems = derive_schema(type, at="value")
+    text, problems = derive_schema(type, column_name="value")
     assume(problems == [])  # Avro lacks some types
     rows = data.draw(st.lists(case.values | st.none(), max_size=3))
     column = pa.array([{"x": row} for row in rows], type)

@@ -10,7 +10,7 @@ import pytest
 from spark_kafka_sink.clock import Clock
 from spark_kafka_sink.errors import KafkaError, KafkaTimeoutError, RecordTooLargeError
 from spark_kafka_sink.producer.accumulator.buffer_pool import BufferPool
-from spark_kafka_sink.sink.rows.dead_letters import MAX_ROW_BYTES, DeadLetters, dead_letters, options_for_large_rows
+from spark_kafka_sink.sink.rows.dead_letters import MAX_ROW_BYTES, DeadLetters, dead_letter_columns, options_for_large_rows
 from tests.sink.fake_producer import FakeProducer
 
 HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
@@ -39,7 +39,7 @@ def test_a_dead_letter_keeps_its_own_and_gains_four_headers() -> None:
         headers=pa.array(own, HEADERS),
         timestamp=pa.array([-1, None, 5, 0]),
     )
-    letters = dead_letters(given, "KAFKA_X", "müde")
+    letters = dead_letter_columns(given, "KAFKA_X", "müde")
     assert letters["key"] is given["key"]
     assert letters["value"] is given["value"]
     assert letters["timestamp"].to_pylist() == [None, None, 5, 0]
@@ -52,14 +52,14 @@ def test_a_dead_letter_keeps_its_own_and_gains_four_headers() -> None:
 
 
 def test_a_row_without_headers_or_timestamp_gets_only_the_four() -> None:
-    letters = dead_letters(columns(value=pa.array(["a", "b"])), "KAFKA_X", "müde", partition=3)
+    letters = dead_letter_columns(columns(value=pa.array(["a", "b"])), "KAFKA_X", "müde", partition=3)
     assert headers_of(letters) == [added(b"orders", b"3")] * 2
     assert letters["timestamp"] is None
 
 
 def test_headers_given_as_a_map_are_kept() -> None:
     maps = pa.array([[("a", "1")], None], pa.map_(pa.string(), pa.string()))
-    letters = dead_letters(columns(value=pa.array(["a", "b"]), headers=maps), "KAFKA_X", "müde")
+    letters = dead_letter_columns(columns(value=pa.array(["a", "b"]), headers=maps), "KAFKA_X", "müde")
     assert headers_of(letters) == [[("a", b"1"), *added(b"orders", None)], added(b"orders", None)]
 
 

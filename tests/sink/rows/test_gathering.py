@@ -90,4 +90,4 @@ def test_brokers_are_asked_once_before_the_first_row_and_not_without_one() -> No
 
 
 def test_a_chunk_is_as_large_as_what_the_producer_lays_out_at_a_time() -> None:
-    assert (gathering.GATHERED_ROWS, gathering.GATHERED_BYTES) == (MAX_SLICE_ROWS, MAX_SLICE_BYTES)
+    assert (gathering.MAX_GATHERED_ROWS, gathering.MAX_GATHERED_BYTES) == (MAX_SLICE_ROWS, MAX_SLICE_BYTES)

@@ -100,7 +100,7 @@ def test_a_task_whose_rows_take_less_is_written() -> None:
 
 def test_rows_that_are_not_delivered_at_once_do_not_add_up(monkeypatch: pytest.MonkeyPatch) -> None:
     """While Spark has more rows to deliver, each batch that the task reads ends its idle time."""
-    monkeypatch.setattr(idle_timeout, "DELIVERED_AHEAD", 2 * batch(200).nbytes)
+    monkeypatch.setattr(idle_timeout, "MAX_BYTES_AHEAD", 2 * batch(200).nbytes)
     log: list[str] = []
     write({"records": 10}, 60, *[200] * 5, log=log)
     assert [entry for entry in log if entry.startswith("read")] == ["read 200"] * 5

@@ -51,11 +51,11 @@ def planned(
 ) -> PlannedPart:
     given = {"format": AVRO, "schema": SchemaReference(LATEST)} | options
     found = plan_schema(PartOptions(part, **given), kind, known.config, [])
-    return PlannedPart(found, None if topic is None else found.for_topic(known, topic))
+    return PlannedPart(found, None if topic is None else found.find_or_register(known, topic))
 
 
 def chunk(values: list[Any], **given: Any) -> Chunk:
-    """Its rows are numbered from 100 on."""
+    """A chunk whose rows are numbered from 100 on."""
     numbers = range(100, 100 + len(values))
     return Chunk(columns(value=pa.array(values, given.pop("kind", ROW)), **given), numbers, 1_000)
 

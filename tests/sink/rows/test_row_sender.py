@@ -466,7 +466,7 @@ def test_a_failure_that_names_no_row_fails_the_task_whatever_the_rules() -> None
 
 
 def test_chunks_that_may_be_sent_again_are_awaited_before_too_many_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(row_sender, "KEPT_BYTES", 3 * batch(["a"]).nbytes)
+    monkeypatch.setattr(row_sender, "MAX_KEPT_BYTES", 3 * batch(["a"]).nbytes)
     open_handles = []
 
     def count_open(producer: FakeProducer, _: FakeDelivery) -> None:
@@ -482,7 +482,7 @@ def test_chunks_that_may_be_sent_again_are_awaited_before_too_many_are_kept(monk
 
 def test_nothing_lingers_while_a_chunk_is_awaited(monkeypatch: pytest.MonkeyPatch) -> None:
     """A task would wait for linger.ms each time, as no row follows meanwhile that could fill the batch."""
-    monkeypatch.setattr(row_sender, "KEPT_BYTES", batch(["a"]).nbytes)
+    monkeypatch.setattr(row_sender, "MAX_KEPT_BYTES", batch(["a"]).nbytes)
     flushed = []
 
     class Lingering(FakeProducer):
@@ -499,7 +499,7 @@ def test_nothing_lingers_while_a_chunk_is_awaited(monkeypatch: pytest.MonkeyPatc
 
 def test_chunks_that_need_not_be_sent_again_are_dropped_rather_than_awaited(monkeypatch: pytest.MonkeyPatch) -> None:
     """The error of a dropped chunk does not name the row; those of kept chunks do."""
-    monkeypatch.setattr(row_sender, "KEPT_BYTES", 1)
+    monkeypatch.setattr(row_sender, "MAX_KEPT_BYTES", 1)
 
     class LateRefusals(FakeProducer):
         refused = 0

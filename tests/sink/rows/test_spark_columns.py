@@ -146,7 +146,7 @@ def test_of_very_many_columns_the_first_are_listed() -> None:
 
 @pytest.mark.parametrize("said", ["true", "false"])
 def test_headers_are_written_whatever_include_headers_says(said: str) -> None:
-    """As Spark does: the option is for reading."""
+    """Spark does the same: the option is for reading."""
     assert check({"value": "string", "headers": "headers"}, topic="t", includeHeaders=said)[0].headers == 1
 
 

@@ -94,9 +94,7 @@ def is_open(broker: FakeBroker, transactional_id: str) -> bool:
 def decided(broker: FakeBroker, *partitions: list[str], owner: str = "q", version: int = 7) -> list[str]:
     """The driver wrote its decision, and died before it ended a transaction. The transactional ids."""
     with Run(broker.bootstrap_servers, TOPIC, "host", owner=owner) as life:
-        reports = life.reports(version, *partitions)
-        committing = life.committing(reports)
-        committing._decide(None)
+        life.decide(life.reports(version, *partitions))
     return [name(owner, number) for number in range(len(partitions))]
 
 

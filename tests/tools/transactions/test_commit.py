@@ -51,7 +51,7 @@ def test_what_a_dead_query_has_decided_is_committed_after_a_question(broker: Fak
 
 def test_of_a_version_that_is_committed_in_part_the_rest_is_committed(broker: FakeBroker, console: ScriptedConsole) -> None:
     with Run(broker.bootstrap_servers, TOPIC, "r1") as life:
-        decision = life.committing(life.reports(7, ["a"], ["b"]))._decide(None)
+        decision = life.decide(life.reports(7, ["a"], ["b"]))
         life.client.end_transactions([decision.entries[0].prepared_transaction(life.names, "q")], commit=True)
     assert rows(broker) == [b"a"]
     assert call(console, "commit", "--yes") == 0
@@ -133,7 +133,7 @@ def test_what_shows_a_sign_of_life_while_the_question_waits_is_left_alone(broker
 def test_what_is_decided_while_the_question_waits_is_left_alone(broker: FakeBroker, console: ScriptedConsole) -> None:
     with Run(broker.bootstrap_servers, TOPIC, "r1") as life:
         reports = life.reports(7, ["a"])
-        console.while_asked = lambda: life.committing(reports)._decide(None)
+        console.while_asked = lambda: life.decide(reports)
         assert call(console, "abort", "--force") == 1
         assert "Decided: run the query again" in console.text
         assert is_open(broker, name())
