@@ -36,7 +36,6 @@ from spark_kafka_sink.exactly_once.writes import (
 from spark_kafka_sink.protocol.api_keys import ApiKey
 from spark_kafka_sink.protocol.error_codes import Errors
 from tests.exactly_once.runs import TOPIC, Runs, open_transactions, partly_committed, time_out, visible
-from tests.exactly_once.stepwise_writes import Run
 from tests.fakes.fake_broker import FakeBroker
 
 
