@@ -16,7 +16,6 @@ ELSEWHERE = {
     "network/sasl/tokens.py": "only threads of background.py wait there",
     "sink/prometheus/text_file.py": "Spark's commit waits there, for an event that nobody else knows",
     "tools/check/inspection.py": "joins a daemon thread of its own, which nobody else knows, when no lock is held",
-    "tools/report/heat.py": "its join is of columns of a picture",
     "tools/report/page.py": "its join is of markup",
 }
 UNSAFE = {"Condition", "Event", "Semaphore", "BoundedSemaphore", "Barrier", "acquire", "join"}

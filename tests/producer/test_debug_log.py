@@ -105,6 +105,6 @@ def test_while_it_is_off_no_line_is_put_together(monkeypatch: pytest.MonkeyPatch
     for kind in (InFlightRequest, ProducerBatch):
         monkeypatch.setattr(kind, "__str__", Unprintable.__str__)
         monkeypatch.setattr(kind, "__repr__", Unprintable.__repr__)
-    monkeypatch.setattr(broker_connection, "_partitions", Unprintable.__str__)
+    monkeypatch.setattr(broker_connection, "_partitions_text", Unprintable.__str__)
     with FakeBroker(topics={"orders": 1}) as broker, KafkaProducer({"bootstrap.servers": broker.bootstrap_servers}) as producer:
         assert producer.send_columns("orders", value=pa.array([b"a"])).result(30_000).acknowledged == 1
