@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from spark_kafka_sink.clock import Clock
 from spark_kafka_sink.config.producer_config import ProducerConfig
 from spark_kafka_sink.errors import KafkaError
+from spark_kafka_sink.network.kafka_client import KafkaClient
 from spark_kafka_sink.network.metadata import Metadata
 from spark_kafka_sink.network.network_client import NetworkClient
 from spark_kafka_sink.producer.accumulator.record_accumulator import RecordAccumulator
@@ -28,7 +29,8 @@ from spark_kafka_sink.producer.sender.sender_parts import SenderParts
 from spark_kafka_sink.producer.single_records.record_gatherer import RecordGatherer
 from spark_kafka_sink.producer.tables.table_sender import TableSender
 from spark_kafka_sink.producer.transactions.caller_side import CallerSide
-from spark_kafka_sink.producer.transactions.transaction_manager import TransactionManager, sequencer_of
+from spark_kafka_sink.producer.transactions.sequencer import IdempotentSequencer, Sequencer
+from spark_kafka_sink.producer.transactions.transaction_manager import TransactionManager
 
 if TYPE_CHECKING:
     from spark_kafka_sink.producer.avro.avro_serializers import AvroSerializers
@@ -92,3 +94,10 @@ class ProducerParts:
 
     def _encode_topic(self, topic: str) -> None:
         self.gatherer.encode_topic(topic)
+
+
+def sequencer_of(config: ProducerConfig, client: KafkaClient, clock: Clock, random: Random | None = None) -> Sequencer:
+    """Make the sequencer that the configuration needs."""
+    if config.transactional_id is not None:
+        return TransactionManager(config, client, clock, random)
+    return IdempotentSequencer(config, client, clock, random) if config.enable_idempotence else Sequencer()

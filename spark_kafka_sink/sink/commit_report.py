@@ -50,7 +50,7 @@ import os
 import stat
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from spark_kafka_sink import stderr_log
 from spark_kafka_sink.config.dotted_names import load_callable
@@ -112,14 +112,9 @@ def report_commit(
     return summary
 
 
-def find_function(dotted_name: str) -> Callable[[CommitSummary], object]:
-    """The function that `onCommit` names, imported. Raises ConfigError."""
-    return load_callable("onCommit", dotted_name)
-
-
 def _call_on_commit(on_commit: str, summary: CommitSummary) -> None:
     try:
-        find_function(on_commit)(summary)
+        load_callable("onCommit", on_commit)(summary)
     except (Exception, SystemExit):
         logger.exception("! onCommit=%s failed; the write succeeds all the same, with %d rows", on_commit, summary.rows)
 

@@ -16,12 +16,12 @@ from typing import TYPE_CHECKING, NoReturn
 from pyspark.sql.datasource import DataSource
 
 from spark_kafka_sink import stderr_log
+from spark_kafka_sink.config.dotted_names import load_callable
 from spark_kafka_sink.config.option import join_problems
 from spark_kafka_sink.config.sink_options import SinkOptions
 from spark_kafka_sink.errors import ConfigError, SchemaError
 from spark_kafka_sink.exactly_once.writes import DriverTime
 from spark_kafka_sink.sink import topic_check
-from spark_kafka_sink.sink.commit_report import find_function
 from spark_kafka_sink.sink.rows.spark_columns import find_columns
 from spark_kafka_sink.sink.write_plan import WritePlan
 from spark_kafka_sink.sink.writer import KafkaBatchWriter, KafkaStreamWriter, freeze_loaded_modules
@@ -158,7 +158,7 @@ def _environment_problems(options: SinkOptions) -> list[str]:
     problems = [*_report_path_problems(options), *_store_problems(options)]
     if options.on_commit is not None:
         try:
-            find_function(options.on_commit)
+            load_callable("onCommit", options.on_commit)
         except ConfigError as error:
             problems.append(error.message)
     return problems

@@ -28,6 +28,7 @@ from spark_kafka_sink.producer.accumulator.slice_layout import Reservation, Slic
 from spark_kafka_sink.producer.accumulator.sorted_slice import SortedSlice
 from spark_kafka_sink.producer.hand_overs import HandOver, HandOvers
 from spark_kafka_sink.producer.producer_metrics import ProducerMetrics
+from spark_kafka_sink.producer.producer_parts import sequencer_of
 from spark_kafka_sink.producer.producer_record import RECORD_OVERHEAD, RecordDetails
 from spark_kafka_sink.producer.sender.failures import SenderFailures
 from spark_kafka_sink.producer.sender.sender import Sender
@@ -36,7 +37,6 @@ from spark_kafka_sink.producer.single_records.record_bundle import GatheredRecor
 from spark_kafka_sink.producer.single_records.record_gatherer import RecordGatherer
 from spark_kafka_sink.producer.topic_rows import TopicRows, explicit_partitions, record_rows
 from spark_kafka_sink.producer.transactions.sequencer import IdempotentSequencer, Sequencer
-from spark_kafka_sink.producer.transactions.transaction_manager import sequencer_of
 from spark_kafka_sink.protocol.error_codes import ErrorCode, Errors
 from spark_kafka_sink.protocol.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
 from spark_kafka_sink.protocol.messages.metadata import (

@@ -25,6 +25,7 @@ from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
 
 from jobs.ports import free_port
+from spark_kafka_sink.config.dotted_names import load_callable
 from spark_kafka_sink.errors import ConfigError
 from spark_kafka_sink.sink import commit_report, prometheus
 from spark_kafka_sink.sink.commit_message import WrittenRange
@@ -318,7 +319,7 @@ def test_without_the_extra_the_error_says_how_to_get_it(monkeypatch: pytest.Monk
             changed.setitem(sys.modules, name, None)
         changed.delitem(sys.modules, "spark_kafka_sink.sink.prometheus")
         with pytest.raises(ConfigError, match="pip install prometheus-client where the driver runs"):
-            commit_report.find_function(NAME)
+            load_callable("onCommit", NAME)
     assert importlib.import_module("spark_kafka_sink.sink.prometheus") is prometheus
 
 

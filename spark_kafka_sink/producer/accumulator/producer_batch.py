@@ -95,7 +95,7 @@ class ProducerBatch:
     sequence_has_been_reset: bool = field(default=False, init=False)
 
     # ATTEMPTS. Sender only.
-    attempts: int = field(default=0, init=False)  # that ended without success
+    attempts: int = field(default=0, init=False)  # that failed, also without an answer or a request
     backoff_ms: int = field(default=0, init=False)  # how long the present retry waits
     last_attempt_ms: int = field(init=False)
     drained_ms: int = field(default=0, init=False)
@@ -327,7 +327,7 @@ class ProducerBatch:
         return self.attempts > 0
 
     def count_attempt(self, now_ms: int) -> None:
-        """Count an attempt that ended now without success; the batch is queued again."""
+        """Count an attempt that failed now; the batch is queued again."""
         self.attempts += 1
         self.last_attempt_ms = max(self.last_attempt_ms, now_ms)
 

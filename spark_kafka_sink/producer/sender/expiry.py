@@ -56,7 +56,7 @@ class Expiry:
         return KafkaTimeoutError(
             f"Expiring {batch.record_count} record(s) for {batch.topic_partition}{leader_text}: {now_ms - batch.created_ms} ms"
             f" have passed since batch creation, delivery.timeout.ms={self._delivery_timeout_ms};"
-            f" {batch.attempts} attempt(s) were answered; last trouble: {self._trouble(batch)}",
+            f" {batch.attempts} attempt(s) have failed; last trouble: {self._trouble(batch)}",
             condition="KAFKA_DELIVERY_TIMEOUT",
         )
 

@@ -40,7 +40,6 @@ from spark_kafka_sink.producer.transactions.sequencer import (
     MAX_EPOCH,
     IdempotentSequencer,
     SequenceFacts,
-    Sequencer,
     SequencerState,
 )
 from spark_kafka_sink.producer.transactions.transaction_errors import (
@@ -601,10 +600,3 @@ def _effect_in(state: SequencerState, request: TxnRequestHandler, problem: Answe
     if isinstance(request, EndTxnHandler) and request.transaction.may_be_committed and effect is ErrorEffect.ABORTABLE_BY_BUMP:
         return ErrorEffect.FATAL  # the coordinator no longer knows whether it was committed
     return effect
-
-
-def sequencer_of(config: ProducerConfig, client: KafkaClient, clock: Clock, random: Random | None = None) -> Sequencer:
-    """Make the sequencer that the configuration needs."""
-    if config.transactional_id is not None:
-        return TransactionManager(config, client, clock, random)
-    return IdempotentSequencer(config, client, clock, random) if config.enable_idempotence else Sequencer()

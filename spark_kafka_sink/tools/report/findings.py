@@ -347,11 +347,12 @@ def slow_brokers(query: Query) -> Finding | None:
 )
 def slow_tasks(query: Query) -> Finding | None:
     slowest_s, median_s = query.series.median("slowest_task_s"), query.series.median("median_task_s")
-    if query.totals.most_tasks < MIN_TASKS or not median_s > 0 or slowest_s < max(MIN_SLOW_FACTOR * median_s, MIN_SLOW_S):
+    factor = slowest_s / median_s if median_s > 0 else 0.0
+    if query.totals.most_tasks < MIN_TASKS or factor < MIN_SLOW_FACTOR or slowest_s < MIN_SLOW_S:
         return None
-    text = f"The slowest task takes {slowest_s / median_s:.1f} times as long as the median task ({seconds(slowest_s)})"
+    text = f"The slowest task takes {factor:.1f} times as long as the median task ({seconds(slowest_s)})"
     advice = "spread the rows evenly with df.repartition"
-    return Finding(1 + min(1.0, slowest_s / median_s / 10), text, advice)
+    return Finding(1 + min(1.0, factor / 10), text, advice)
 
 
 @finding_rule(
