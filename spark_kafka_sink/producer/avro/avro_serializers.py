@@ -178,8 +178,9 @@ class AvroSerializers:
 
     def _object_format(self, part: str, topic: str) -> _ObjectFormat:
         key = (part, topic)
-        plan = partial(self._call_with_registry, self._plan_objects, *key)
-        return self._object_formats.get(key) or self._ask_registry(key, self._object_formats, plan)
+        return self._object_formats.get(key) or self._ask_registry(
+            key, self._object_formats, partial(self._call_with_registry, self._plan_objects, *key)
+        )
 
     def _plan_objects(self, registry: SchemaRegistry, part: str, topic: str) -> _ObjectFormat:
         rows_format = python_rows(self._schema_of_objects(registry, part, topic), part)
