@@ -43,7 +43,7 @@ from jobs.processes import POLL_S, command_line_of, process_start, wait_until
 from spark_kafka_sink.tools.arguments import parse_pair, parse_positive_int
 from spark_kafka_sink.tools.errors import ToolError
 from spark_kafka_sink.tools.exit_codes import DONE, FAILED, run_tool
-from spark_kafka_sink.tools.words import count
+from spark_kafka_sink.tools.words import counted
 
 DEFAULT_PORT = 9092
 DEFAULT_HEAP = "768m"
@@ -193,7 +193,7 @@ class LocalKafka:
             except BaseException:
                 stopped_ids = self.stop(STOP_TIMEOUT_S / 4)
                 if stopped_ids:
-                    progress(f"stopped what had been started: {count(len(stopped_ids), 'broker')}")
+                    progress(f"stopped what had been started: {counted(len(stopped_ids), 'broker')}")
                 raise
         return self
 
@@ -485,7 +485,7 @@ def _start(work_dir: Path, arguments: argparse.Namespace) -> int:
         print(f"Apache Kafka {cluster.version} runs at {cluster.bootstrap_servers}")
     for topic in arguments.topic:
         if cluster.create_topic(topic.name, topic.partitions, topic.config):
-            print(f"created topic {topic.name} with {count(topic.partitions, 'partition')}")
+            print(f"created topic {topic.name} with {counted(topic.partitions, 'partition')}")
         else:
             print(f"topic {topic.name} existed before, and is left as it is")
     print(f"stop it with: python -m jobs.local_kafka stop --work-dir {work_dir}")
@@ -509,7 +509,7 @@ def _differences(running: LocalKafka, arguments: argparse.Namespace) -> Iterator
 def _stop(work_dir: Path, arguments: argparse.Namespace) -> int:
     cluster = LocalKafka.load(work_dir)
     stopped_ids = cluster.stop() if cluster is not None else []
-    print(f"stopped {count(len(stopped_ids), 'broker')}" if stopped_ids else "nothing was running")
+    print(f"stopped {counted(len(stopped_ids), 'broker')}" if stopped_ids else "nothing was running")
     if arguments.delete and cluster is not None:
         cluster.delete()
         print(f"deleted its data in {work_dir}")

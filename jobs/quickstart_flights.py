@@ -37,7 +37,7 @@ from spark_kafka_sink.tools.report.command import Reports, require_extra, write_
 from spark_kafka_sink.tools.report.findings import speed_in_words
 from spark_kafka_sink.tools.report.lines import parse
 from spark_kafka_sink.tools.report.statistics import Query
-from spark_kafka_sink.tools.words import count
+from spark_kafka_sink.tools.words import counted
 
 CONF = Path(__file__).resolve().parent.parent / "conf"
 ROW_COUNT = 336_776
@@ -243,7 +243,7 @@ def report_lines(line: str, duration_s: float) -> Iterator[str]:
     rows, counters = report["rows"], report["counters"]
     yield f"{'all':<20} {rows:>10,} {'':>13} {'':>12} {report['bytes']:>13,}"
     raw_bytes, sent_bytes = counters["uncompressed-byte-total"], counters["byte-total"]
-    batches = count(counters["batch-send-total"], "batch", "batches")
+    batches = counted(counters["batch-send-total"], "batch", "batches")
     yield f"{batches} of {sent_bytes:,} bytes, {raw_bytes / max(1, sent_bytes):.1f} times smaller by compression"
     query = Query(None)
     query.add(parse(line.encode()))

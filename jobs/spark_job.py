@@ -51,7 +51,7 @@ CONNECT_LIMIT_S = 2
 
 # Rows reach Python workers in Arrow batches small enough for a processor's cache. Unix sockets would be faster, too, but with
 # them idle workers print a traceback when Spark ends, because nobody reads their last answer.
-FAST_ROWS = {"spark.sql.execution.arrow.maxBytesPerBatch": "1m"}
+ARROW_BATCH_SETTINGS = {"spark.sql.execution.arrow.maxBytesPerBatch": "1m"}
 ARROW_COMPRESSION = "spark.sql.execution.arrow.compression.codec"
 
 SPARK_LOGGING = Path(__file__).resolve().parent.parent / "conf" / "log4j2.properties"
@@ -109,7 +109,7 @@ def _run_in_session(name: str, job: Job, arguments: argparse.Namespace) -> int:
         try:
             print(job(spark, arguments), flush=True)
         finally:
-            call_apart(spark.stop)
+            call_on_other_thread(spark.stop)
     except (KeyboardInterrupt, PySparkException, Py4JError, UsageError, OSError, RuntimeError) as error:
         # An interrupt in the middle of an answer from the JVM may surface as another error.
         if isinstance(error, KeyboardInterrupt) or _interrupted.is_set():
@@ -151,7 +151,7 @@ def say(line: str) -> None:
 
 
 def start_spark(name: str, *, verbose: bool) -> SparkSession:
-    """A session as spark-submit or the environment configures it, with the sink, and FAST_ROWS where the user sets nothing."""
+    """A session as spark-submit or the environment configures it, with the sink. ARROW_BATCH_SETTINGS are defaults."""
     from pyspark import SparkConf, SparkContext
     from pyspark.sql import SparkSession
 
@@ -164,7 +164,7 @@ def start_spark(name: str, *, verbose: bool) -> SparkSession:
         SparkContext._ensure_initialized()  # starts the JVM, which knows what the user has set
         user_conf = SparkConf()
         builder = SparkSession.builder.appName(name)
-        for key, value in FAST_ROWS.items():
+        for key, value in ARROW_BATCH_SETTINGS.items():
             builder = builder.config(key, user_conf.get(key, value))
         # No progress bar, because it would overwrite the lines of status_lines.
         spark = builder.config("spark.ui.showConsoleProgress", "false").getOrCreate()
@@ -215,7 +215,7 @@ def _interrupt(_number: int, _frame: object) -> NoReturn:
     raise KeyboardInterrupt
 
 
-def call_apart(call: Callable[[], object]) -> None:
+def call_on_other_thread(call: Callable[[], object]) -> None:
     """Make a call to Spark on another thread, and raise what it raises, or TimeoutError after STOP_LIMIT_S.
 
     Ctrl-C may have interrupted this thread in the middle of an answer from the JVM. The thread's connection is then unusable:
@@ -231,7 +231,7 @@ def call_apart(call: Callable[[], object]) -> None:
         else:
             outcome.set_result(None)
 
-    threading.Thread(target=run, name="call-apart", daemon=True).start()
+    threading.Thread(target=run, name="call-on-other-thread", daemon=True).start()
     outcome.result(STOP_LIMIT_S)
 
 

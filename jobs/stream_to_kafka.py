@@ -15,7 +15,7 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from spark_kafka_sink.tools.errors import UsageError
-from spark_kafka_sink.tools.words import count
+from spark_kafka_sink.tools.words import counted
 
 if __package__:
     from jobs import command_line, spark_job
@@ -68,7 +68,7 @@ def stream_to_kafka(spark: SparkSession, arguments: argparse.Namespace) -> str:
         with spark_job.status_lines(spark, command_line.checked_options(arguments), has_progress=False):
             _follow(query, totals)
     finally:
-        spark_job.call_apart(query.stop)
+        spark_job.call_on_other_thread(query.stop)
     return f"stream_to_kafka: the query to topic {options['topic']} ended: {totals}"
 
 
@@ -110,7 +110,7 @@ class WrittenRows:
         self.batches += len(new_rows)
 
     def __str__(self) -> str:
-        return f"{count(self.rows, 'row')} written in {count(self.batches, 'batch', 'batches')}"
+        return f"{counted(self.rows, 'row')} written in {counted(self.batches, 'batch', 'batches')}"
 
 
 def _read_stream(spark: SparkSession, arguments: argparse.Namespace) -> DataFrame:

@@ -207,7 +207,7 @@ class Call:
         if rejection is not None:
             for pending_ask in self._take_all(destination):
                 pending_ask.settle(rejection)
-        elif isinstance(destination, int) and self._network.connection_failed(node_id):
+        elif isinstance(destination, int) and self._network.is_disconnected(node_id):
             trouble = self._access.metadata.last_connection_error() or f"node {node_id} cannot be reached"
             for pending_ask in self._take_all(destination):
                 self._retry(pending_ask, trouble, must_look_up=True)

@@ -41,8 +41,8 @@ class Reply(Generic[AnswerT]):
     outcomes: Sequence[Any]  # a result or a KafkaError for each ask
     timeout_ms: int
 
-    def answer(self) -> AnswerT:
-        """The answer. Blocks if the question's `read` sends more asks. Raises as `results_of` and `read` do."""
+    def read_answer(self) -> AnswerT:
+        """Make the answer with the question's `read`. Blocks if `read` sends more asks. Raises as `results_of` and `read` do."""
         return self.question.read(results_of(self.question.asks, self.outcomes, self.timeout_ms))
 
 

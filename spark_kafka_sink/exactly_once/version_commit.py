@@ -116,7 +116,7 @@ class _EarlyList(NamedTuple):
     def unfinished(self) -> list[UnfinishedId]:
         """The ids that were listed. Raises _NotWholeError if they should be listed again, KafkaTimeoutError if time is up."""
         try:
-            return self.reply.answer()
+            return self.reply.read_answer()
         except KafkaTimeoutError:
             raise  # listing again would take as long again
         except KafkaError as error:
@@ -223,7 +223,7 @@ class VersionCommit:
         if questions is None:
             return self._ledger.fetch_decision(), None
         decision_reply, list_reply = self.client.ask_together(self._ledger.decision_question(), questions.listing)
-        return decision_reply.answer(), _EarlyList(list_reply, questions.is_whole)
+        return decision_reply.read_answer(), _EarlyList(list_reply, questions.is_whole)
 
     def _decide(self, old_decision: Decision | None, early_list: _EarlyList | None = None) -> Decision:
         """Take steps 6b to 6e. Returns the decision, which is written only if it lists a transaction."""
@@ -271,7 +271,7 @@ class VersionCommit:
         )
         if not all(_is_confirmed(reply) for reply in is_whole_replies):
             raise _NotWholeError("coordinators have moved")
-        markers: AllMarkers = markers_reply.answer()
+        markers: AllMarkers = markers_reply.read_answer()
         self._check_schemas(old_decision, [each for each in markers.by_partition.values() if each.version == self._write.version])
         group = self.names.decision_group(self._write.owner)
         check_markers(self.reports, markers.by_partition, group, keeps_first=self.keeps_first)
@@ -316,7 +316,7 @@ class VersionCommit:
     def _check_untouched(self, reply: Reply[dict[str, TransactionDescription | None]]) -> None:
         """Check the answer of step 6d. Raises AuthorizationError without DESCRIBE, as commits need it to find coordinators."""
         try:
-            descriptions = reply.answer()
+            descriptions = reply.read_answer()
         except UnsupportedVersionError as error:
             logger.warning("! it cannot be checked whether the tasks' transactions are still open: %s", error)
             return
@@ -357,7 +357,7 @@ class VersionCommit:
 
     def _warn_if_not_recorded(self, decision: Decision, reply: Reply[None]) -> None:
         try:
-            reply.answer()
+            reply.read_answer()
         except KafkaError as error:
             logger.warning("! version %d is committed, but that could not be recorded: %s", decision.version, error)
 
@@ -404,7 +404,7 @@ class VersionCommit:
     def _late_list(self, reply: Reply[list[UnfinishedId]]) -> list[UnfinishedId] | None:
         """The ids of the reply, or of a new list if a broker was gone; None if brokers cannot list."""
         try:
-            return reply.answer()
+            return reply.read_answer()
         except (BrokerGoneError, UnsupportedVersionError) as error:
             logger.debug("= listing again: %s", error)
             return list_unfinished(self.client, self.names, at_once=True)
@@ -458,6 +458,6 @@ _LEFT_TO_THE_NEXT_WRITE = (
 def _is_confirmed(reply: Reply[bool]) -> bool:
     """Whether the answer is true; False also if the request has failed."""
     try:
-        return reply.answer()
+        return reply.read_answer()
     except KafkaError:
         return False

@@ -2,12 +2,7 @@
 
 NetworkClient's thread only. An object outlives TCP connections; a broker at a new address gets a new object. NetworkClient and
 ConnectionSetup report what happened, and ask what is allowed. The Selector owns the sockets, Framing knows the frames.
-
-    DISCONNECTED ──> CONNECTING ──> CHECKING_API_VERSIONS ──> READY <──> REAUTHENTICATING
-      │     ▲          ▲     │                │                 │               │
-      │     └──────────┼─────┴────────────────┴─────────────────┴───────────────┘   note_disconnected()
-      │                │
-      └──> AUTHENTICATION_FAILED   note_failed_login(), after note_disconnected(); connects again after its back-off
+NEXT_CONNECTION_STATES lists the states that may follow each state.
 """
 
 from __future__ import annotations
@@ -61,8 +56,8 @@ NEXT_CONNECTION_STATES: dict[ConnectionState, frozenset[ConnectionState]] = {
     _State.CHECKING_API_VERSIONS: frozenset({_State.READY, _State.DISCONNECTED}),
     _State.READY: frozenset({_State.REAUTHENTICATING, _State.DISCONNECTED}),
     _State.REAUTHENTICATING: frozenset({_State.READY, _State.DISCONNECTED}),
-    _State.DISCONNECTED: frozenset({_State.CONNECTING, _State.AUTHENTICATION_FAILED}),
-    _State.AUTHENTICATION_FAILED: frozenset({_State.CONNECTING}),
+    _State.DISCONNECTED: frozenset({_State.CONNECTING, _State.AUTHENTICATION_FAILED}),  # the latter in note_failed_login()
+    _State.AUTHENTICATION_FAILED: frozenset({_State.CONNECTING}),  # after its back-off
 }
 
 
@@ -80,8 +75,8 @@ class BrokerConnection:
         self.in_flight: deque[InFlightRequest] = deque()  # sent and not answered, oldest first; any thread may read its length
         self.last_attempt_ms = 0  # when the last attempt began, or the connection ended
         self.last_warning_ms = LONG_AGO_MS  # when a failure to connect was last logged as a warning
-        self.failed_login_count = 0  # authentications that failed on either side since the node last accepted this client
-        self._failed_attempt_count = 0  # attempts that ended before READY since the node last accepted this client
+        # Since the node last accepted this client: authentications that failed on either side; attempts that ended before READY.
+        self.failed_login_count = self._unready_attempt_count = 0
         self.authentication_error: AuthenticationError | None = None
         self.login_detection = LoginDetection()  # for a client without a login: whether the listener demands one
         self._config = config
@@ -91,8 +86,8 @@ class BrokerConnection:
         self._setup_timeout = ExponentialBackoff(
             config.socket_connection_setup_timeout_ms, config.socket_connection_setup_timeout_max_ms, random
         )
-        self._backoff_count = 0  # calls of _back_off() since the last READY; a failed login makes two
-        self._failed_connect_count = 0  # in a row: attempts that ended before the handshake's first request was sent
+        self._reconnect_failure_count = 0  # makes the back-off longer: ends since the last READY; a failed login counts twice
+        self._setup_failure_count = 0  # makes the set-up time-out longer: attempts in a row without a request of the handshake
         self._reconnect_backoff_ms = self._reconnect_backoff.backoff_ms(0)
         self.setup_timeout_ms = self._setup_timeout.backoff_ms(0)
         self._throttled_until_ms = 0
@@ -108,7 +103,7 @@ class BrokerConnection:
         self.api_versions: NodeApiVersions | None = None  # from the end of the first handshake on
         self._handshake: Handshake | None = None  # while the connection is not ready, or its session is being renewed
         self._renew_session_at_ms = NEVER_MS
-        self.login_detection.note_ended_connection()
+        self.login_detection.note_ended()
 
     def _transition_to(self, state: ConnectionState) -> None:
         if state not in NEXT_CONNECTION_STATES[self.state]:
@@ -140,7 +135,7 @@ class BrokerConnection:
     @property
     def is_shut_out(self) -> bool:
         """Whether attempts have failed since the node last accepted this client, and the connection is not READY now."""
-        return self.state is not ConnectionState.READY and self.failed_login_count + self._failed_attempt_count > 0
+        return self.state is not ConnectionState.READY and self.failed_login_count + self._unready_attempt_count > 0
 
     def can_connect(self, now_ms: int) -> bool:
         return self.state in _DISCONNECTED_STATES and now_ms - self.last_attempt_ms >= self._reconnect_backoff_ms
@@ -284,14 +279,14 @@ class BrokerConnection:
             renew_after_ms = int(session.lifetime_ms * self._random.uniform(*RENEWAL_SHARE_RANGE))
             self._renew_session_at_ms = now_ms + max(renew_after_ms, MIN_LOGIN_INTERVAL_MS)
         self._transition_to(ConnectionState.READY)
-        self._backoff_count = 0
+        self._reconnect_failure_count = 0
         self._reconnect_backoff_ms = self._reconnect_backoff.backoff_ms(0)
         self._reset_setup_timeout()
 
     def note_accepted(self) -> None:
         """After READY: the login was accepted, or, without a login, the node has answered a request."""
         self.authentication_error = None
-        self.failed_login_count = self._failed_attempt_count = 0
+        self.failed_login_count = self._unready_attempt_count = 0
 
     # THE END
 
@@ -301,30 +296,30 @@ class BrokerConnection:
         self.last_attempt_ms = now_ms
         self._back_off()
         if self.state is not ConnectionState.READY:
-            self._failed_attempt_count += 1
+            self._unready_attempt_count += 1
         if self.is_connecting:
-            self._failed_connect_count += 1
-            self.setup_timeout_ms = self._setup_timeout.backoff_ms(self._failed_connect_count)
+            self._setup_failure_count += 1
+            self.setup_timeout_ms = self._setup_timeout.backoff_ms(self._setup_failure_count)
         else:
             self._reset_setup_timeout()
             self._addresses = ()  # the node was connected: its name may have other addresses now
         if not self.is_disconnected:
             self._transition_to(ConnectionState.DISCONNECTED)
 
-    def note_failed_login(self, now_ms: int, error: AuthenticationError, *, attempt_count: int = 1) -> None:
-        """Keep the error, and back off once more. `attempt_count`: how many failed attempts have shown that the login fails."""
+    def note_failed_login(self, now_ms: int, error: AuthenticationError, *, failure_count: int = 1) -> None:
+        """Keep the error, and back off once more. `failure_count`: how many failed attempts have shown that the login fails."""
         self.authentication_error = error
-        self.failed_login_count += attempt_count
+        self.failed_login_count += failure_count
         self.last_attempt_ms = now_ms
         self._transition_to(ConnectionState.AUTHENTICATION_FAILED)
         self._back_off()
 
     def _back_off(self) -> None:
-        self._reconnect_backoff_ms = self._reconnect_backoff.backoff_ms(self._backoff_count)
-        self._backoff_count += 1
+        self._reconnect_backoff_ms = self._reconnect_backoff.backoff_ms(self._reconnect_failure_count)
+        self._reconnect_failure_count += 1
 
     def _reset_setup_timeout(self) -> None:
-        self._failed_connect_count = 0
+        self._setup_failure_count = 0
         self.setup_timeout_ms = self._setup_timeout.backoff_ms(0)
 
 

@@ -54,19 +54,19 @@ class ConnectionFailures:
             self._metadata.report_unreachable(address, reason)
 
     def handle_failed_login(
-        self, connection: BrokerConnection, now_ms: int, cause: AuthenticationError, *, attempt_count: int
+        self, connection: BrokerConnection, now_ms: int, cause: AuthenticationError, *, failure_count: int
     ) -> None:
         """Keep the error. If no broker accepts this client, a caller that waits for metadata gets it.
 
         The client may connect to the node again after its back-off.
 
         Args:
-            attempt_count: how many failed attempts have shown that this login fails.
+            failure_count: how many failed attempts have shown that this login fails.
         """
         node_text = f"node {connection.node.id} ({connection.node.address})"
         error = AuthenticationError(f"{node_text}: {cause.message}", condition=cause.condition)
         self._failed_in_this_poll.add(connection.node.id)
-        connection.note_failed_login(now_ms, error, attempt_count=attempt_count)
+        connection.note_failed_login(now_ms, error, failure_count=failure_count)
         if self._no_broker_accepts():
             self._metadata.report_error(error)
 

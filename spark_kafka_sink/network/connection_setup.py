@@ -88,7 +88,7 @@ class ConnectionSetup:
 
     def handle_connected(self, connection: BrokerConnection, now_ms: int) -> None:
         """Start the handshake: the TCP (and TLS) connection is established."""
-        must_ask_mechanisms = connection.login_detection.take_must_ask_mechanisms()
+        must_ask_mechanisms = connection.login_detection.note_handshake()
         steps = handshake(self.login, connection.node.host, must_ask_mechanisms=must_ask_mechanisms)
         self._take_step(connection, connection.begin_handshake(steps), now_ms)
 

@@ -220,30 +220,30 @@ class LoginDetection:
         self._mechanisms: tuple[str, ...] = ()  # that the listener offered in the handshake of the present connection
         self.awaits_first_answer = False  # the present connection is ready, without a login, and has answered no request since
 
-    def take_must_ask_mechanisms(self) -> bool:
-        """Whether the next handshake must ask for mechanisms; true once after a connection was lost before its first answer."""
+    def note_handshake(self) -> bool:
+        """A handshake begins. Whether it must ask for mechanisms: once after a connection was lost before its first answer."""
         must_ask_mechanisms, self._must_ask_mechanisms = self._must_ask_mechanisms, False
         return must_ask_mechanisms
 
     def note_ready(self, mechanisms: tuple[str, ...]) -> None:
-        """Keep that the connection is ready, without a login. `mechanisms`: what the listener offers, if it was asked."""
+        """The connection is ready, without a login. `mechanisms`: what the listener offers, if it was asked."""
         self.awaits_first_answer = True
         self._mechanisms = mechanisms
 
     def note_answered(self) -> None:
-        """Keep that a request has been answered without a login."""
+        """The broker has answered a request on the connection that is ready."""
         self.awaits_first_answer = False
 
     def detected_error(self) -> AuthenticationError | None:
         """The error for a connection that the broker has just closed for lack of a login; None if there was another reason."""
         return missing_login_error(self._mechanisms) if self.awaits_first_answer and self._mechanisms else None
 
-    def note_lost_connection(self) -> None:
-        """Keep that the broker closed the connection. Call `note_ended_connection` afterwards."""
+    def note_closed_by_broker(self) -> None:
+        """The broker has closed the connection. `note_ended` must follow."""
         self._must_ask_mechanisms |= self.awaits_first_answer
 
-    def note_ended_connection(self) -> None:
-        """Forget what belongs to the present connection, whoever closed it."""
+    def note_ended(self) -> None:
+        """The connection has ended, whoever closed it: forget what belongs to it."""
         self.awaits_first_answer = False
         self._mechanisms = ()
 

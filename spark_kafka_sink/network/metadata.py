@@ -231,7 +231,7 @@ class Metadata:
         return error
 
     def _take_kept_error_locked(self) -> KafkaError | None:
-        """Return the error that is kept. Callers raise a copy: a local that holds what is raised would keep their frames."""
+        """Return the error that is kept. Callers raise a copy, as a raised error keeps the frames that it passed alive."""
         error = self._permanent_error or self._error_for_one_caller
         self._error_for_one_caller = None
         return error

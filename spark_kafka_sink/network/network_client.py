@@ -5,7 +5,7 @@ requests out, run the callbacks. Selector waits and owns the sockets; a BrokerCo
 ConnectionSetup makes connections ready.
 Threads: one at a time; __init__.py says which. Any thread may call `wakeup` and `in_flight_request_count`.
 Laws: every request has its callback run exactly once, unless `close` drops it. The callbacks of one node run in the order of its
-requests. But a request that needs no answer (acks=0), or was not sent for lack of a common version, does not wait for older ones.
+requests, with two exceptions that run early: a request without an answer (acks=0), and one that no common version can carry.
 When a callback runs, the network does not read the request's buffers any more.
 """
 
@@ -111,7 +111,7 @@ class NetworkClient:
     # WHICH NODES
 
     def ready(self, node_id: int, now_ms: int) -> bool:
-        """Whether a request can be sent now. If not, start to connect when that is allowed.
+        """Return whether a request can be sent now. If not, connect or log in again where that is allowed (Java's `ready`).
 
         A node that neither metadata nor `learn_node` has named is never ready. While a metadata update is due, no node is ready.
         """
@@ -155,8 +155,8 @@ class NetworkClient:
         connection = self._connections.get(node_id)
         return 0 if connection is None else connection.poll_delay_ms(now_ms)
 
-    def connection_failed(self, node_id: int) -> bool:
-        """Whether the last connection or attempt has ended, and no new attempt has begun."""
+    def is_disconnected(self, node_id: int) -> bool:
+        """Whether the last connection or attempt has ended, and no new attempt has begun (Java's `connectionFailed`)."""
         connection = self._connections.get(node_id)
         return connection is not None and connection.is_disconnected
 
@@ -274,8 +274,8 @@ class NetworkClient:
 
         Returns the responses whose callbacks have run. Raises the first exception of a callback when all callbacks have run.
         After any exception, the callbacks of the responses taken before it have run, and the next poll handles the events that
-        are left. One answer may be lost. The connection that it came from is closed at its next answer, or when the request
-        times out.
+        are left. The exception may lose one answer. In this case, the connection is closed when its next answer arrives, or when
+        the request without an answer times out.
         """
         self._ensure_open()
         self._failures.begin_poll()
@@ -384,7 +384,7 @@ class NetworkClient:
                 self._process_disconnection(connection, now_ms, disconnect)
             else:
                 disconnect = Disconnect(ChannelState.AUTHENTICATION_FAILED, error.message, error)
-                self._process_disconnection(connection, now_ms, disconnect, attempt_count=DETECTION_ATTEMPT_COUNT)
+                self._process_disconnection(connection, now_ms, disconnect, failure_count=DETECTION_ATTEMPT_COUNT)
 
     def _handle_connections(self, now_ms: int) -> None:
         while self._selector.connected:
@@ -424,20 +424,20 @@ class NetworkClient:
         self._process_disconnection(connection, now_ms, disconnect)
 
     def _process_disconnection(
-        self, connection: BrokerConnection, now_ms: int, disconnect: Disconnect, *, attempt_count: int = 1
+        self, connection: BrokerConnection, now_ms: int, disconnect: Disconnect, *, failure_count: int = 1
     ) -> None:
         """After the Selector has closed a connection: back off, and fail the requests that were in flight on it."""
         node = connection.node
         too_large_error = _too_large_error(connection)
         self._failures.report(connection, disconnect, now_ms)
         if disconnect.state is ChannelState.ESTABLISHED:
-            connection.login_detection.note_lost_connection()
+            connection.login_detection.note_closed_by_broker()
         self._setup.forget(node.id)
         connection.note_disconnected(now_ms)
         self._cancel_in_flight(connection, now_ms, disconnect, too_large_error)
         self._updater.handle_disconnect(f"{node.id} ({node.address})", now_ms)
         if disconnect.error is not None:
-            self._failures.handle_failed_login(connection, now_ms, disconnect.error, attempt_count=attempt_count)
+            self._failures.handle_failed_login(connection, now_ms, disconnect.error, failure_count=failure_count)
 
     def _cancel_in_flight(
         self, connection: BrokerConnection, now_ms: int, disconnect: Disconnect, too_large_error: ResponseTooLargeError | None

@@ -68,7 +68,7 @@ def moment(epoch_s: float) -> str:
     return UNKNOWN if isnan(epoch_s) else datetime.fromtimestamp(epoch_s, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
 
 
-def count(number: int, noun: str, plural: str = "") -> str:
+def counted(number: int, noun: str, plural: str = "") -> str:
     """A number with its noun: 1 record, 12,345 records. `plural`: where it is not the noun with an s."""
     return f"{number:,} {noun if number == 1 else plural or noun + 's'}"
 

@@ -206,8 +206,8 @@ def test_a_list_by_questions_is_whole_as_long_as_no_leader_moves(cluster: Cluste
             assert quick is not None
             found, nothing = client.ask_together(quick.listing, client.fetch_offsets_question({}, require_stable=False))
             broker.move_leader(TRANSACTION_LOG, 0, node_id)
-            assert [each.transactional_id for each in found.answer()] == ["P-x"]
-            assert nothing.answer() == {}
+            assert [each.transactional_id for each in found.read_answer()] == ["P-x"]
+            assert nothing.read_answer() == {}
             assert client.ask(quick.is_whole) is is_whole
 
 

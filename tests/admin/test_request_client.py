@@ -331,9 +331,9 @@ def test_questions_that_are_asked_together_have_an_answer_or_an_error_each(net: 
         ],
         TIMEOUT_MS,
     )
-    assert (first.answer(), nothing.answer()) == ("A, C", 0)
+    assert (first.read_answer(), nothing.read_answer()) == ("A, C", 0)
     with pytest.raises(BrokerError, match="KAFKA_INVALID_TXN_STATE"):
-        second.answer()
+        second.read_answer()
     assert len(net.sent(ApiKey.END_TXN)) == 4
 
 

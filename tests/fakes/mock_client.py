@@ -192,14 +192,14 @@ class MockClient:
     def _throttle_delay_ms(self, node_id: int, now_ms: int) -> int:
         return max(self.node(node_id).throttled_until_ms - now_ms, 0)
 
-    def connection_failed(self, node_id: int) -> bool:
+    def is_disconnected(self, node_id: int) -> bool:
         node = self.node(node_id)
         return not node.connected and max(node.unreachable_until_ms, node.backing_off_until_ms) > self.clock.now_ms()
 
     def login_rejection(self, node_id: int) -> AuthenticationError | None:
         if node_id in self.rejections:
             return self.rejections[node_id]
-        return self.node(node_id).authentication_error if self.connection_failed(node_id) else None
+        return self.node(node_id).authentication_error if self.is_disconnected(node_id) else None
 
     def rejection_by_all(self) -> AuthenticationError | None:
         assert self.metadata is not None

@@ -163,12 +163,12 @@ def test_spark_knows_every_setting_of_the_sample(spark: SparkSession) -> None:
         entry.valueConverter().apply(value)
 
 
-PRINTS_FAST_ROWS = """
-from jobs.spark_job import ARROW_COMPRESSION, FAST_ROWS, start_spark
+PRINTS_ARROW_BATCH_SETTINGS = """
+from jobs.spark_job import ARROW_COMPRESSION, ARROW_BATCH_SETTINGS, start_spark
 for who in ("user", "job"):
     spark = start_spark("settings", verbose=False)
-    print(who, [spark.conf.get(key) for key in FAST_ROWS])
-    for key in (*FAST_ROWS, ARROW_COMPRESSION):
+    print(who, [spark.conf.get(key) for key in ARROW_BATCH_SETTINGS])
+    for key in (*ARROW_BATCH_SETTINGS, ARROW_COMPRESSION):
         spark._jvm.System.clearProperty(key)  # where spark-submit keeps what the user has set
     spark.stop()
 """
@@ -178,7 +178,7 @@ for who in ("user", "job"):
 @pytest.mark.spark
 def test_jobs_set_small_arrow_batches_unless_the_user_sets_others(tmp_path: Path) -> None:
     program = tmp_path / "program.py"
-    program.write_text(PRINTS_FAST_ROWS)
+    program.write_text(PRINTS_ARROW_BATCH_SETTINGS)
     user = ["--conf", "spark.sql.execution.arrow.maxBytesPerBatch=2m", "--conf", f"{ARROW_COMPRESSION}=lz4"]
     done = _run([*submit(*user), str(program)], tmp_path, PYTHONPATH=str(ROOT))
     assert done.returncode == 0, done.stderr

@@ -69,12 +69,12 @@ def test_the_relevant_line_of_a_spark_exception_is_shown(text: str, line: str) -
     assert failure_line(text) == line
 
 
-def test_a_call_apart_is_made_on_another_thread_and_raises_what_it_raises() -> None:
+def test_a_call_is_made_on_another_thread_and_raises_what_it_raises() -> None:
     threads = []
-    spark_job.call_apart(lambda: threads.append(threading.current_thread()))
+    spark_job.call_on_other_thread(lambda: threads.append(threading.current_thread()))
     assert threads != [threading.current_thread()]
     with pytest.raises(ZeroDivisionError):
-        spark_job.call_apart(lambda: 1 // 0)
+        spark_job.call_on_other_thread(lambda: 1 // 0)
 
 
 def test_ctrl_c_is_delayed_until_spark_has_started() -> None:

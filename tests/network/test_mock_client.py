@@ -122,7 +122,7 @@ def test_requests_time_out(client: MockClient, clock: ManualClock) -> None:
 def test_nodes_can_be_unreachable_slow_or_throttled(client: MockClient, clock: ManualClock) -> None:
     client.set_unreachable(0, 100)
     assert not client.ready(0, clock.now_ms())
-    assert client.connection_failed(0)
+    assert client.is_disconnected(0)
     assert client.poll_delay_ms(0, clock.now_ms()) == 100
     clock.advance(100)
     assert client.ready(0, clock.now_ms())
@@ -132,7 +132,7 @@ def test_nodes_can_be_unreachable_slow_or_throttled(client: MockClient, clock: M
     client.delay_ready(1, 10)
     assert not client.ready(1, clock.now_ms())
     client.back_off(2, 10)
-    assert client.connection_failed(2)
+    assert client.is_disconnected(2)
 
 
 def test_no_more_than_the_maximum_are_in_flight(clock: ManualClock) -> None:

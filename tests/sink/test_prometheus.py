@@ -33,7 +33,7 @@ from spark_kafka_sink.sink.commit_summary import CommitSummary
 from spark_kafka_sink.sink.prometheus import MetricsTarget, metrics, record, text_file
 from spark_kafka_sink.sink.prometheus.metrics import METRICS
 from spark_kafka_sink.sink.prometheus.text_file import FILE_KEY, PORT_KEY
-from spark_kafka_sink.tools.report.heat import Heat
+from spark_kafka_sink.tools.report.heat import HeatMap
 from tests.documents import ROOT
 from tests.sink.summaries import ORDERS, OTHERS, message, samples, summary
 
@@ -102,7 +102,7 @@ def test_totals_grow_with_each_commit_and_gauges_are_the_last_ones(file: Path) -
 @given(rows=st.dictionaries(st.integers(0, 9), st.integers(0, 50), min_size=1))
 def test_skew_is_what_the_page_calls_skew(rows: dict[int, int]) -> None:
     """A topic of twelve partitions of which one had rows was even here, and skewed on the page."""
-    heat = Heat()
+    heat = HeatMap()
     heat.add(0, rows)
     skew = heat.skew()
     found = metrics._skew_by_topic(summary(*(WrittenRange("t", number, 0, 0, each, 1) for number, each in rows.items())))

@@ -229,7 +229,7 @@ class _Connection(http.client.HTTPConnection):
 
 
 class _TlsConnection(_Connection, http.client.HTTPSConnection):
-    """The same with TLS."""
+    """A _Connection whose socket speaks TLS; its handshake is part of `connect_s`."""
 
 
 def _tls_context(entry: JaasEntry) -> ssl.SSLContext:

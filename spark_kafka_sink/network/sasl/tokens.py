@@ -30,7 +30,7 @@ class OAuthBearerToken:
 
     Args:
         value: the token; a str is wrapped in a Secret.
-        lifetime_ms: when it expires, in milliseconds since 1970; None: unknown, the token is used for one login only.
+        lifetime_ms: Java's name for the time when it expires, in milliseconds since 1970; None: unknown, for one login only.
         principal_name: the user or service that the token is for; for errors.
         start_time_ms: since when it is valid; None: since it was fetched.
         extensions: of the SASL exchange (KIP-342).

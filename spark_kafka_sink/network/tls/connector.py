@@ -2,8 +2,9 @@
 
 A TlsConnector opens the connections of one client; ssl_context.py makes their context. Only Selector sends and receives;
 Selector sees no difference to plain TCP: a TLS handshake is an unfinished connect.
-Laws: nothing but the handshake, or a _PROBE, is sent before the broker's certificate is checked. A peer that was accepted stays
-accepted, since there is no renegotiation. A caller's buffers are released when they are written or the connection is closed.
+Laws: before the broker's certificate is checked, the client sends only a TLS handshake, or a _PROBE instead of it. A peer that
+was accepted stays accepted, since there is no renegotiation. A caller's buffers are released when they are written or the
+connection is closed.
 
 Why an SSLSocket and not an SSLObject between two memory buffers: it is as fast (both encrypt one record of 16 KiB per call).
 Bytes that have arrived stay in the kernel until they are read, so that select() sees all that can be read.

@@ -117,7 +117,7 @@ class TxnRequestQueue:
             if node_id is not None and self._client.ready(node_id, now_ms):
                 heapq.heappop(self._queue)
                 self._send(request, node_id, now_ms)
-            elif request.coordinator is not None and (node_id is None or self._client.connection_failed(node_id)):
+            elif request.coordinator is not None and (node_id is None or self._client.is_disconnected(node_id)):
                 self._look_for(request.coordinator, now_ms if node_id is None else now_ms + self._backoff.backoff_ms(0))
             else:
                 backoff_ms = max(MIN_WAIT_MS, self._backoff.backoff_ms(0))

@@ -19,7 +19,7 @@ from spark_kafka_sink.protocol.messages.find_coordinator import KeyType
 from spark_kafka_sink.tools.check.exactly_once import BROKER_MAX_TIMEOUT
 from spark_kafka_sink.tools.check.topics import AUTO_CREATE, TOPIC_SETTINGS
 
-ID_ASK, WRITE_ASK, GROUP_ASK = "describe id", "may write to id", "group"  # names of asks
+ID_ASK_NAME, WRITE_ASK_NAME, GROUP_ASK_NAME = "describe id", "may write to id", "group"  # names of asks
 
 
 class TimedOutcome(NamedTuple):
@@ -51,9 +51,9 @@ def asks_about_prefix(names: PrefixNames, nodes: Sequence[int]) -> dict[Hashable
     coordinator = CoordinatorKey(KeyType.TRANSACTION, names.check_id)
     listing = ListTransactions(tuple(sorted(map(str, UNFINISHED))))
     asks: dict[Hashable, Ask[Any, Any]] = {
-        ID_ASK: Ask(coordinator, DescribeTransactions(), names.check_id),
-        WRITE_ASK: Ask(coordinator, MayWriteToId(), names.check_id),
-        GROUP_ASK: Ask(CoordinatorKey(KeyType.GROUP, names.aborted_group), GroupPermissions(), names.aborted_group),
+        ID_ASK_NAME: Ask(coordinator, DescribeTransactions(), names.check_id),
+        WRITE_ASK_NAME: Ask(coordinator, MayWriteToId(), names.check_id),
+        GROUP_ASK_NAME: Ask(CoordinatorKey(KeyType.GROUP, names.aborted_group), GroupPermissions(), names.aborted_group),
         BROKER_MAX_TIMEOUT: Ask(ANY_BROKER, DescribeBrokerConfig(), BROKER_MAX_TIMEOUT),
     }
     return asks | {("listed", node): Ask(Broker(node), listing, names.id_prefix) for node in nodes}

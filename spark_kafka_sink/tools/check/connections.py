@@ -14,7 +14,7 @@ from spark_kafka_sink.protocol.messages.metadata import MetadataResponseBroker
 from spark_kafka_sink.tools.check.contact import Contact, Stage
 from spark_kafka_sink.tools.check.releases import FIRST_TESTED, FIRST_WITH_LISTS, releases_of
 from spark_kafka_sink.tools.check.results import CheckResult, Light, green, merge_results, red, yellow
-from spark_kafka_sink.tools.words import count
+from spark_kafka_sink.tools.words import counted
 
 SECONDS_PER_DAY = 86_400
 MIN_DAYS_LEFT = 14  # a certificate that is valid for fewer days is yellow
@@ -165,7 +165,7 @@ def _validity(peer: TlsPeer, now_s: float) -> str:
         return f"expired on {_date(end_s)}"
     if start_s is not None and start_s > now_s:
         return f"not valid before {_date(start_s)}"
-    return f"{count(days_left, 'day')} left (until {_date(end_s)})"
+    return f"{counted(days_left, 'day')} left (until {_date(end_s)})"
 
 
 def _date(epoch_s: float) -> str:
@@ -229,4 +229,4 @@ def judge_cluster(contacts: Iterable[Contact]) -> CheckResult | None:
     if not brokers:
         return red("cluster", "", "no broker is ready", "wait until the brokers have started")
     broker_list = printable_list(f"{each.node_id} at {address_text(each.host, each.port)}" for each in brokers)
-    return green("cluster", printable(next(iter(cluster_ids))), f"{count(len(brokers), 'broker')}: {broker_list}")
+    return green("cluster", printable(next(iter(cluster_ids))), f"{counted(len(brokers), 'broker')}: {broker_list}")

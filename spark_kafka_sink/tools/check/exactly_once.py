@@ -10,7 +10,7 @@ from spark_kafka_sink.errors import AuthorizationError, KafkaError, UnsupportedV
 from spark_kafka_sink.exactly_once.names import PrefixNames
 from spark_kafka_sink.protocol.permissions import AclOperation
 from spark_kafka_sink.tools.check.results import WRITE_FINDS_OUT, CheckResult, green, number_in_setting, red, remedy_for, yellow
-from spark_kafka_sink.tools.words import count
+from spark_kafka_sink.tools.words import counted
 
 BROKER_MAX_TIMEOUT = "transaction.max.timeout.ms"
 OUR_TIMEOUT = "kafka.transaction.timeout.ms"
@@ -25,7 +25,7 @@ class CheckedPrefix:
         describe_error: why the coordinator has not described an id of the prefix; None: the coordinator has.
         write_error: why the user may not WRITE to that id, or why that is not known; None: the user may.
         group_permissions: what the user may do with a group of the prefix; None: brokers do not tell.
-        is_written: whether `--write` has written in a transaction.
+        has_written: whether `--write` has written in a transaction.
         ids_ms, groups_ms: how long the answers took.
     """
 
@@ -33,7 +33,7 @@ class CheckedPrefix:
     describe_error: KafkaError | None
     write_error: KafkaError | None
     group_permissions: frozenset[AclOperation] | KafkaError | None
-    is_written: bool = False
+    has_written: bool = False
     ids_ms: int = 0
     groups_ms: int = 0
 
@@ -52,7 +52,7 @@ def judge_ids(prefix: CheckedPrefix) -> CheckResult:
         finding = f"the coordinator of {printable(prefix.names.check_id)} does not answer: {prefix.describe_error}"
         remedy = "look at the brokers, and at the replicas of the topic __transaction_state"
         return red(check, prefix.subject, finding, remedy, ms)
-    if prefix.write_error is not None and not prefix.is_written:
+    if prefix.write_error is not None and not prefix.has_written:
         return yellow(check, prefix.subject, f"WRITE: {WRITE_FINDS_OUT} ({prefix.write_error})", ms=ms)
     return green(check, prefix.subject, "a coordinator answers; WRITE is granted", ms)
 
@@ -75,7 +75,7 @@ def judge_groups(prefix: CheckedPrefix) -> CheckResult:
 
 
 def judge_timeout(
-    configured_ms: int | None, answer: str | KafkaError | None, default_ms: int, ms: int, *, is_written: bool
+    configured_ms: int | None, answer: str | KafkaError | None, default_ms: int, ms: int, *, has_written: bool
 ) -> CheckResult:
     """Judge whether brokers accept the time-out of a write.
 
@@ -83,13 +83,13 @@ def judge_timeout(
         configured_ms: kafka.transaction.timeout.ms, if it is set; otherwise a write takes what brokers allow at most.
         answer: the brokers' transaction.max.timeout.ms.
         default_ms: Kafka's default of that setting.
-        is_written: `--write` has succeeded, so brokers accept our time-out.
+        has_written: `--write` has succeeded, so brokers accept our time-out.
     """
     check = "transaction time"
     limit_ms = number_in_setting(answer)
     if limit_ms is None:
         text = f"{OUR_TIMEOUT}={configured_ms}" if configured_ms is not None else f"{default_ms} ms, Kafka's default, are assumed"
-        if is_written:
+        if has_written:
             return green(check, "", f"{text}: brokers accept it", ms)
         is_denied = isinstance(answer, AuthorizationError)
         why = f" ({answer})" if isinstance(answer, KafkaError) and not is_denied else ""
@@ -123,10 +123,10 @@ def judge_leftovers(
     tasks = [each for each in transactions if names.parse(each.transactional_id) is not None]
     open_transactions = [each for each in tasks if each.state != TransactionState.EMPTY]
     if open_transactions:
-        finding = f"{count(len(open_transactions), 'open transaction')}, of a query at work or left by one: readers wait there"
+        finding = f"{counted(len(open_transactions), 'open transaction')}, of a query at work or left by one: readers wait there"
         remedy = f"look with `pykafka-sink transactions list --prefix {printable(names.prefix)}`"
         return yellow(check, subject, finding, remedy, ms)
-    more = f"; {count(len(tasks), 'transactional id')} of tasks without one, which holds back nobody" if tasks else ""
+    more = f"; {counted(len(tasks), 'transactional id')} of tasks without one, which holds back nobody" if tasks else ""
     return green(check, subject, f"no open transaction{more}", ms)
 
 

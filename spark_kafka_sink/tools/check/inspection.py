@@ -28,9 +28,9 @@ from spark_kafka_sink.network.tls.connector import TlsConnector
 from spark_kafka_sink.protocol.messages.metadata import MetadataResponseBroker
 from spark_kafka_sink.protocol.permissions import AclOperation
 from spark_kafka_sink.tools.check.asks import (
-    GROUP_ASK,
-    ID_ASK,
-    WRITE_ASK,
+    GROUP_ASK_NAME,
+    ID_ASK_NAME,
+    WRITE_ASK_NAME,
     TimedOutcome,
     asks_about_prefix,
     asks_about_topics,
@@ -49,7 +49,7 @@ from spark_kafka_sink.tools.check.exactly_once import (
 )
 from spark_kafka_sink.tools.check.results import CheckResult, Light, number_in_setting, red, yellow
 from spark_kafka_sink.tools.check.topics import AUTO_CREATE, CheckedTopic, judge_topic
-from spark_kafka_sink.tools.words import count
+from spark_kafka_sink.tools.words import counted
 
 # Ends of the phases, in milliseconds since the check began.
 SERVERS_END_MS = 6_000
@@ -126,14 +126,14 @@ class Inspection:
         further_contacts = self._contacts([(each.host, each.port) for each in other_brokers], BROKERS_END_MS)
         yield from self._judge(further_contacts, Servers(is_advertised=True, is_bootstrap_server_reached=True, nodes=nodes))
         if left_out_count:
-            yield yellow("broker", f"{count(left_out_count, 'further broker')}", f"not looked at, {MAX_BROKERS} are")
+            yield yellow("broker", f"{counted(left_out_count, 'further broker')}", f"not looked at, {MAX_BROKERS} are")
         yield from self._ask([*contacts, *further_contacts], nodes)
 
-    def _deadline_ms(self, after_ms: int) -> int:
-        return self._start_ms + after_ms
+    def _deadline_ms(self, phase_end_ms: int) -> int:
+        return self._start_ms + phase_end_ms
 
-    def _left_ms(self, after_ms: int) -> int:
-        return max(self._deadline_ms(after_ms) - self.clock.now_ms(), 0)
+    def _left_ms(self, phase_end_ms: int) -> int:
+        return max(self._deadline_ms(phase_end_ms) - self.clock.now_ms(), 0)
 
     # SERVERS
 
@@ -143,8 +143,8 @@ class Inspection:
             return servers
         return list(dict.fromkeys(canonical_bootstrap_servers(servers, self._left_ms(SERVERS_END_MS) // 3)))
 
-    def _contacts(self, servers: Sequence[tuple[str, int]], after_ms: int) -> list[Contact]:
-        return make_contacts(servers, self._deadline_ms(after_ms), self._config, self._login, self.clock)
+    def _contacts(self, servers: Sequence[tuple[str, int]], phase_end_ms: int) -> list[Contact]:
+        return make_contacts(servers, self._deadline_ms(phase_end_ms), self._config, self._login, self.clock)
 
     def _judge(self, contacts: Sequence[Contact], servers: Servers) -> list[CheckResult]:
         now_s, is_exactly_once = self.clock.wall_ms() / 1000, self.options.is_exactly_once
@@ -161,12 +161,12 @@ class Inspection:
         with RequestClient(ClusterAccess(self._config_for(usable_contacts), clock=self.clock)) as client:
             outcomes = timed_outcomes(client, asks, self._left_ms(ASKS_END_MS))
         write_result = self._write(outcomes) if self.must_write else None
-        is_written = write_result is not None and write_result.light is Light.GREEN
+        has_written = write_result is not None and write_result.light is Light.GREEN
         for topic, needs in self._needs().items():
-            checked_topic = _checked_topic(topic, needs, outcomes, is_written=is_written and topic == self.options.topic)
+            checked_topic = _checked_topic(topic, needs, outcomes, has_written=has_written and topic == self.options.topic)
             yield from judge_topic(checked_topic, self._config, must_exist=AclOperation.READ in needs)
         if self.options.is_exactly_once:
-            yield from self._judge_prefix(outcomes, is_written=is_written)
+            yield from self._judge_prefix(outcomes, has_written=has_written)
         if write_result is not None:
             yield write_result
 
@@ -197,14 +197,14 @@ class Inspection:
     def _configured_timeout_ms(self) -> int | None:
         return self._config.transaction_timeout_ms if "transaction.timeout.ms" in self._config.given_keys else None
 
-    def _judge_prefix(self, outcomes: Mapping[Hashable, TimedOutcome], *, is_written: bool) -> Iterator[CheckResult]:
-        description, permission, group = (outcomes[each] for each in (ID_ASK, WRITE_ASK, GROUP_ASK))
+    def _judge_prefix(self, outcomes: Mapping[Hashable, TimedOutcome], *, has_written: bool) -> Iterator[CheckResult]:
+        description, permission, group = (outcomes[each] for each in (ID_ASK_NAME, WRITE_ASK_NAME, GROUP_ASK_NAME))
         ids_ms = max(description.ms, permission.ms)
-        prefix = CheckedPrefix(self._names, description.error, permission.error, group.value, is_written, ids_ms, group.ms)
+        prefix = CheckedPrefix(self._names, description.error, permission.error, group.value, has_written, ids_ms, group.ms)
         yield judge_ids(prefix)
         yield judge_groups(prefix)
         limit, default_ms = outcomes[BROKER_MAX_TIMEOUT], DEFAULT_LONGEST_TRANSACTION_MS
-        yield judge_timeout(self._configured_timeout_ms, limit.value, default_ms, limit.ms, is_written=is_written)
+        yield judge_timeout(self._configured_timeout_ms, limit.value, default_ms, limit.ms, has_written=has_written)
         leftovers = listed_transactions(outcomes)
         yield judge_leftovers(self._names, leftovers.value, leftovers.ms, may_describe=description.error is None)
 
@@ -221,7 +221,7 @@ class Inspection:
         transactional = None
         if self.options.is_exactly_once:
             limit_ms = number_in_setting(outcomes[BROKER_MAX_TIMEOUT].value)
-            # The time-out that a write would take, if it is not known whether brokers accept it.
+            # Where the brokers' limit is unknown, the check also tries the time-out of a write.
             longest_ms = (self._configured_timeout_ms or DEFAULT_LONGEST_TRANSACTION_MS) if limit_ms is None else None
             transactional = writing.Transactional(self._names.check_id, self._write_timeout_ms(limit_ms), longest_ms)
         return writing.write_record(topic, self._config, transactional, self._left_ms(RECORD_END_MS), self.clock)
@@ -246,7 +246,7 @@ def _uncontacted_brokers(
     return others[:MAX_BROKERS], max(len(others) - MAX_BROKERS, 0)
 
 
-def _checked_topic(name: str, needs: Needs, outcomes: Mapping[Hashable, TimedOutcome], *, is_written: bool) -> CheckedTopic:
+def _checked_topic(name: str, needs: Needs, outcomes: Mapping[Hashable, TimedOutcome], *, has_written: bool) -> CheckedTopic:
     description, settings = outcomes["topic", name], outcomes["settings", name]
     can_be_created = {"true": True, "false": False}.get(str(outcomes[AUTO_CREATE].value))
-    return CheckedTopic(name, needs, description.value, settings.value, can_be_created, is_written, description.ms, settings.ms)
+    return CheckedTopic(name, needs, description.value, settings.value, can_be_created, has_written, description.ms, settings.ms)

@@ -12,7 +12,7 @@ from spark_kafka_sink.errors import AuthorizationError, KafkaError, printable, p
 from spark_kafka_sink.protocol.messages.metadata import MetadataResponsePartition
 from spark_kafka_sink.protocol.permissions import AclOperation
 from spark_kafka_sink.tools.check.results import WRITE_FINDS_OUT, CheckResult, green, number_in_setting, red, remedy_for, yellow
-from spark_kafka_sink.tools.words import count
+from spark_kafka_sink.tools.words import counted
 
 AUTO_CREATE = "auto.create.topics.enable"
 MIN_IN_SYNC, MAX_BYTES, COMPRESSION, CLEANUP = "min.insync.replicas", "max.message.bytes", "compression.type", "cleanup.policy"
@@ -28,7 +28,7 @@ class CheckedTopic:
         needs: the permissions that a write needs on the topic, each with its purpose.
         description: None: the topic does not exist.
         can_be_created: the brokers' auto.create.topics.enable; None: not known.
-        is_written: `--write` has written a record to it.
+        has_written: `--write` has written a record to it.
         description_ms, settings_ms: how long the answers took.
     """
 
@@ -37,7 +37,7 @@ class CheckedTopic:
     description: TopicDescription | KafkaError | None
     settings: Mapping[str, str] | KafkaError
     can_be_created: bool | None = None
-    is_written: bool = False
+    has_written: bool = False
     description_ms: int = 0
     settings_ms: int = 0
 
@@ -85,7 +85,7 @@ def judge_missing(topic: CheckedTopic, *, must_exist: bool) -> CheckResult:
 def judge_existing(topic: CheckedTopic, description: TopicDescription) -> CheckResult:
     is_compacted = isinstance(topic.settings, Mapping) and "compact" in topic.settings.get(CLEANUP, "")
     note = "; compacted: a row without a key is rejected" if is_compacted else ""
-    return green("topic", topic.subject, f"{count(len(description.partitions), 'partition')}{note}", topic.description_ms)
+    return green("topic", topic.subject, f"{counted(len(description.partitions), 'partition')}{note}", topic.description_ms)
 
 
 # PARTITIONS
@@ -96,7 +96,7 @@ def judge_leaders(topic: CheckedTopic, description: TopicDescription) -> CheckRe
     leaderless = [each.partition_index for each in description.partitions if each.leader_id < 0]
     if not leaderless:
         return green("leaders", topic.subject, "each partition has a leader", topic.description_ms)
-    partitions = count(len(description.partitions), "partition")
+    partitions = counted(len(description.partitions), "partition")
     finding = f"{len(leaderless)} of {partitions} without a leader: {printable_list(leaderless, 10)}"
     return red("leaders", topic.subject, finding, "start the brokers that have its replicas", topic.description_ms)
 
@@ -110,7 +110,7 @@ def judge_replicas(topic: CheckedTopic, description: TopicDescription, acks: int
     partitions_behind = [each for each in partitions if len(each.isr_nodes) < len(each.replica_nodes)]
     if min_in_sync is not None and fewest_in_sync < min_in_sync:
         partitions_below = [each.partition_index for each in partitions if len(each.isr_nodes) < min_in_sync]
-        finding = f"{state}: too few for {count(len(partitions_below), 'partition')}: {printable_list(partitions_below, 10)}"
+        finding = f"{state}: too few for {counted(len(partitions_below), 'partition')}: {printable_list(partitions_below, 10)}"
         if acks != ACKS_ALL:
             return yellow("replicas", topic.subject, f"{finding}, though acks={acks} does not ask for them", ms=ms)
         return red("replicas", topic.subject, finding, _remedy_for_few(partitions, min_in_sync), ms)
@@ -130,7 +130,7 @@ def _replicas_in_words(partitions: Sequence[MetadataResponsePartition]) -> str:
     in_sync = [len(each.isr_nodes) for each in partitions]
     replicas = [len(each.replica_nodes) for each in partitions]
     if len({*in_sync}) == len({*replicas}) == 1:
-        return f"{in_sync[0]} of {count(replicas[0], 'replica')} in sync"
+        return f"{in_sync[0]} of {counted(replicas[0], 'replica')} in sync"
     return f"{min(in_sync)} to {max(in_sync)} of {min(replicas)} to {max(replicas)} replicas in sync"
 
 
@@ -189,7 +189,7 @@ def judge_compression(topic: CheckedTopic, topic_codec: str, own_codec: str) -> 
 def judge_permission(topic: CheckedTopic, description: TopicDescription, operation: AclOperation) -> CheckResult:
     """Yellow if brokers do not tell permissions, unless `--write` has shown that the user may WRITE."""
     name, why = operation.name, topic.needs[operation]
-    if description.permissions is None and not (topic.is_written and operation is AclOperation.WRITE):
+    if description.permissions is None and not (topic.has_written and operation is AclOperation.WRITE):
         return yellow("permission", topic.subject, f"{name}, {why}: {WRITE_FINDS_OUT}", ms=topic.description_ms)
     if description.permissions is None or operation in description.permissions:
         return green("permission", topic.subject, f"{name}, {why}", topic.description_ms)

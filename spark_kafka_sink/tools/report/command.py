@@ -22,7 +22,7 @@ from spark_kafka_sink.tools.patience import PATIENCE_S, say_if_slow
 from spark_kafka_sink.tools.report import json_output, terminal
 from spark_kafka_sink.tools.report.lines import ReportFile, Troubles
 from spark_kafka_sink.tools.report.statistics import Statistics
-from spark_kafka_sink.tools.words import count
+from spark_kafka_sink.tools.words import counted
 
 T = TypeVar("T")
 
@@ -73,7 +73,7 @@ def _run(arguments: argparse.Namespace, pause: Callable[[float], object] | None,
 
 
 def _progress_line(reports: Reports, name: str) -> str:
-    return f"{name}: at work for {PATIENCE_S} s; {count(reports.troubles.commit_count, 'commit')} read so far"
+    return f"{name}: at work for {PATIENCE_S} s; {counted(reports.troubles.commit_count, 'commit')} read so far"
 
 
 def _show(reports: Reports, arguments: argparse.Namespace) -> None:
@@ -90,7 +90,7 @@ def _show(reports: Reports, arguments: argparse.Namespace) -> None:
         for line in json_output.json_lines(reports.statistics):
             print(line, flush=True)
         return
-    print(f"{count(reports.troubles.commit_count, 'commit')}: see {arguments.output.resolve().as_uri()}", flush=True)
+    print(f"{counted(reports.troubles.commit_count, 'commit')}: see {arguments.output.resolve().as_uri()}", flush=True)
 
 
 def require_extra() -> None:

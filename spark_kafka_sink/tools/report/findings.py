@@ -14,20 +14,20 @@ from math import isnan
 
 from spark_kafka_sink.tools.report.heat import MIN_SKEW_FACTOR
 from spark_kafka_sink.tools.report.statistics import TASK_PARTS, TIME_PARTS, Query
-from spark_kafka_sink.tools.words import count, percent, rounded, seconds, several, size
+from spark_kafka_sink.tools.words import counted, percent, rounded, seconds, several, size
 
 MAX_FINDINGS = 3  # at the top of the page
 MIN_COMMITS = 12  # to speak of a trend
 MIN_ROWS = 1_000  # fewer tell nothing of speed, because a write begins slowly
 QUARTERS = 4  # a trend compares the first and the last quarter of the time
-MIN_BUSY_SHARE, MIN_RESTLESS_SHARE = 0.85, 0.95  # of the time, at work: of a stream that falls behind; that does not rest
-MIN_TIME_FACTOR, MIN_ROWS_FACTOR = 1.4, 1.2  # of the first quarter's time and rows, when a stream falls behind
+MIN_BUSY_SHARE, MIN_RESTLESS_SHARE = 0.85, 0.95  # of the time at work, in a stream that falls behind; in one without rest
+MIN_TIME_FACTOR, MIN_ROWS_FACTOR = 1.4, 1.2  # times the first quarter's time, and its rows: the stream falls behind
 MIN_WAIT_SHARE = 0.1  # of the tasks' time
-MIN_THROTTLE_SHARE, MIN_THROTTLE_S = 0.02, 1  # of the tasks' time; of the longest throttle
+MIN_THROTTLE_SHARE, MIN_THROTTLE_S = 0.02, 1  # of the tasks' time; seconds of the longest throttle
 MIN_METADATA_S = 0.5
 MIN_RETRIED_SHARE = 0.005  # of the records
 MIN_LATENCY_S = 0.5
-MIN_SLOW_FACTOR, MIN_SLOW_S, MIN_TASKS = 2.5, 0.5, 3  # the factor is in proportion to the median task
+MIN_SLOW_FACTOR, MIN_SLOW_S, MIN_TASKS = 2.5, 0.5, 3  # of the slowest task: times the median one, and seconds
 MIN_PART_SHARE = 0.5  # of the time, or of the tasks' time: from there on, a part stands out
 MIN_COMMIT_SHARE = 0.2  # of the time
 MIN_RESTLESS_S, MAX_SHORT_S = 1, 5  # a micro-batch takes
@@ -133,7 +133,7 @@ def _arrival_findings(queries: Sequence[Query]) -> list[Finding]:
         text = f"No row was written in {commits}"
         return [Finding(0.3, text, "if some were expected, look at the input and the filter")]
     written_size = size(sum(query.totals.bytes for query in queries))
-    return [Finding(0, f"All rows arrived: {count(rows, 'row')} ({written_size}) in {commits}")]
+    return [Finding(0, f"All rows arrived: {counted(rows, 'row')} ({written_size}) in {commits}")]
 
 
 # IS IT KEEPING UP?
@@ -210,7 +210,7 @@ def no_pause(query: Query) -> Finding | None:
 def repeated_commits(query: Query) -> Finding | None:
     if not query.repeated_count:
         return None
-    text = f"{count(query.repeated_count, 'micro-batch', 'micro-batches')} ran again"
+    text = f"{counted(query.repeated_count, 'micro-batch', 'micro-batches')} ran again"
     if query.is_exactly_once:
         advice = "readers with isolation.level=read_committed saw each row once, as deliveryGuarantee=exactly-once promises"
         return Finding(0.4, text, advice)
@@ -229,8 +229,8 @@ def lacks_rows(query: Query) -> Finding | None:
     reasons = query.skipped + query.dead_lettered
     reason = reasons.most_common(1)[0][0]
     which = f", {'most of them' if len(reasons) > 1 else 'all'} with {reason}" if reason else ""
-    phrases = [f"{count(skipped, 'row')} {'was' if skipped == 1 else 'were'} skipped"] if skipped else []
-    phrases += [f"{count(dead_lettered, 'row')} went to the dead letter topic"] if dead_lettered else []
+    phrases = [f"{counted(skipped, 'row')} {'was' if skipped == 1 else 'were'} skipped"] if skipped else []
+    phrases += [f"{counted(dead_lettered, 'row')} went to the dead letter topic"] if dead_lettered else []
     share = (skipped + dead_lettered) / max(1, query.totals.rows + skipped + dead_lettered)
     weight = (2 if skipped else 1.2) + min(1.0, 10 * share)
     return Finding(weight, f"{' and '.join(phrases)} ({percent(share)}){which}", _remedy_by_reason(reason, skipped))
@@ -315,7 +315,7 @@ def splits(query: Query) -> Finding | None:
     split_count = query.series.sum("splits")
     if not split_count:
         return None
-    text = f"Brokers found {count(int(split_count), 'batch', 'batches')} too large, which were split and sent again"
+    text = f"Brokers found {counted(int(split_count), 'batch', 'batches')} too large, which were split and sent again"
     share = split_count / max(1.0, query.totals.batches)
     return Finding(0.9 + min(1.0, share), text, "set kafka.batch.size to at most the topic's max.message.bytes")
 
@@ -362,7 +362,7 @@ def slow_tasks(query: Query) -> Finding | None:
 )
 def skewed_partitions(query: Query) -> Finding | None:
     candidates = []
-    for topic, heat in query.heat.items():
+    for topic, heat in query.heat_maps.items():
         skew = heat.skew()
         if skew is None or skew.factor < MIN_SKEW_FACTOR or heat.rows < MIN_ROWS or skew.partition_count < 2:
             continue
@@ -445,7 +445,7 @@ def completed_by_another_run(query: Query) -> Finding | None:
     if not rolled_forward_count + found_count:
         return None
     how = f"({rolled_forward_count:,} rolled forward, {found_count:,} found there)"
-    text = f"{count(rolled_forward_count + found_count, 'version')} had been decided or committed by an earlier run {how}"
+    text = f"{counted(rolled_forward_count + found_count, 'version')} had been decided or committed by an earlier run {how}"
     advice = "a driver died amid its work and nothing is missing; kafka.transaction.timeout.ms is the time to start it again"
     return Finding(0.8, text, advice)
 
@@ -454,7 +454,7 @@ def completed_by_another_run(query: Query) -> Finding | None:
 def brought_other_rows(query: Query) -> Finding | None:
     if not query.other_rows:
         return None
-    text = f"{count(query.other_rows, 'row')} of repeated versions differ from those in Kafka, and were not written"
+    text = f"{counted(query.other_rows, 'row')} of repeated versions differ from those in Kafka, and were not written"
     return Finding(5, text, "if they are no repetition, give them a txnVersion or a checkpoint of their own")
 
 
@@ -524,7 +524,7 @@ def speed(query: Query) -> Finding | None:
 def speed_in_words(query: Query) -> str:
     """The finding about speed, which the quick start prints, too."""
     running_s, task_count = query.series.sum("running_s"), query.totals.most_tasks
-    in_tasks = f"{count(task_count, 'task')} ran" if query.totals.commits == 1 else "tasks ran"
+    in_tasks = f"{counted(task_count, 'task')} ran" if query.totals.commits == 1 else "tasks ran"
     return f"{rounded(query.rows_per_s)} rows/s were written while {in_tasks} ({seconds(running_s)})"
 
 

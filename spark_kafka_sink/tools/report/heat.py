@@ -1,4 +1,4 @@
-"""The rows of a topic by partition and time. When there are MAX_COLUMNS columns, neighbours are joined, as in series.py."""
+"""The rows of a topic by partition and time. When there are MAX_COLUMNS columns, adjacent ones are joined, as in series.py."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from spark_kafka_sink.tools.words import count, percent, several
+from spark_kafka_sink.tools.words import counted, percent, several
 
 MAX_COLUMNS = 48
 MIN_SKEW_FACTOR = 2.5  # times an even share: from there on, a topic is skewed
-MIN_UNEVEN_FACTOR = 1.5  # a little uneven
+MIN_UNEVEN_FACTOR = 1.5  # times an even share: from there on, a topic is a little uneven
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,26 +53,26 @@ class _Column:
         self.rows.update(later.rows)
 
 
-class Heat:
+class HeatMap:
     """The rows of one topic, counted by partition and time. `rows`: how many there are in all."""
 
     def __init__(self) -> None:
         self.rows = 0
-        self._column_commits = 1  # of a full column
+        self._commits_per_column = 1  # the last column may have fewer
         self._columns: list[_Column] = []
 
     def add(self, time_s: float, partitions: Mapping[int, int]) -> None:
         """Add the rows of the next commit, by partition."""
         self.rows += sum(partitions.values())
-        if self._columns and self._columns[-1].commit_count < self._column_commits:
+        if self._columns and self._columns[-1].commit_count < self._commits_per_column:
             self._columns[-1].add(_Column(time_s, time_s, 1, Counter(partitions)))
         else:
             self._columns.append(_Column(time_s, time_s, 1, Counter(partitions)))
-        if len(self._columns) >= MAX_COLUMNS and self._columns[-1].commit_count >= self._column_commits:
+        if len(self._columns) >= MAX_COLUMNS and self._columns[-1].commit_count >= self._commits_per_column:
             for earlier, later in zip(self._columns[::2], self._columns[1::2], strict=False):
                 earlier.add(later)
             self._columns = self._columns[::2]
-            self._column_commits *= 2
+            self._commits_per_column *= 2
 
     @property
     def commit_counts(self) -> list[int]:
@@ -109,10 +109,10 @@ class Heat:
         """How evenly the rows are spread, in one or two sentences."""
         skew = self.skew()
         if skew is None:
-            return f"{count(self.rows, 'row')}, all in partition 0."
-        empty = f" {count(skew.empty_count, 'partition')} got none." if skew.empty_count else ""
+            return f"{counted(self.rows, 'row')}, all in partition 0."
+        empty = f" {counted(skew.empty_count, 'partition')} got none." if skew.empty_count else ""
         if skew.factor < MIN_UNEVEN_FACTOR:
-            return f"{several(self.rows, 'row')}, evenly spread over {count(skew.partition_count, 'partition')}.{empty}"
+            return f"{several(self.rows, 'row')}, evenly spread over {counted(skew.partition_count, 'partition')}.{empty}"
         how = "A little uneven" if skew.factor < MIN_SKEW_FACTOR else "Skewed"
         share = f"partition {skew.partition} got {percent(skew.share)} of {several(self.rows, 'row')}"
         return f"{how}: {share}, {skew.factor:.1f} times an even share.{empty}"

@@ -27,7 +27,7 @@ def _figures(query: Query) -> dict[str, object]:
         "last_at_ms": _milliseconds(query.last_at_s),
         "rows_per_second": _known_or_null(query.rows_per_s),
         "compression": _known_or_null(query.compression),
-        "topics": {topic: query.heat[topic].rows for topic in query.topics_by_rows()},
+        "topics": {topic: query.heat_maps[topic].rows for topic in query.topics_by_rows()},
         "skipped_by_reason": dict(query.skipped),
         "dead_lettered_by_reason": dict(query.dead_lettered),
         "exactly_once": _exactly_once(query),

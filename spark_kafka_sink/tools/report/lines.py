@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
 from spark_kafka_sink.errors import printable
-from spark_kafka_sink.tools.words import count
+from spark_kafka_sink.tools.words import counted
 
 MAX_LINE_BYTES = 64 * 1024 * 1024  # a commit of 100,000 topic-partitions has 8 MB
 LAST_KNOWN_VERSION = 4
@@ -176,12 +176,12 @@ class Troubles:
             more_count = self.unreadable_count - len(self.examples)
             more = f", and {more_count:,} more" if more_count else ""
             verb = "was" if self.unreadable_count == 1 else "were"
-            yield f"{count(self.unreadable_count, 'line')} {verb} left out: {'; '.join(self.examples)}{more}."
+            yield f"{counted(self.unreadable_count, 'line')} {verb} left out: {'; '.join(self.examples)}{more}."
         for name in self.unfinished_files:
             name = printable(name)
             yield f"The last line of {name} has no end and was left out: the driver is writing it, or died while it did."
         if self.newer_count:
-            yield f"{count(self.newer_count, 'line')} of a newer version of the sink may tell more than is shown here."
+            yield f"{counted(self.newer_count, 'line')} of a newer version of the sink may tell more than is shown here."
         for name in self.shortened_files:
             yield f"{printable(name)} has become shorter, and was read again from its beginning."
         for name in self.empty_files:

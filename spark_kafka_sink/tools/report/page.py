@@ -23,7 +23,7 @@ from spark_kafka_sink.tools.report.lines import Troubles
 from spark_kafka_sink.tools.report.pictures import MAX_HEAT_MAPS, heat_maps, is_one_moment, pictures
 from spark_kafka_sink.tools.report.statistics import MAX_QUERIES, Query, Statistics
 from spark_kafka_sink.tools.report.svg import HEAT
-from spark_kafka_sink.tools.words import count, moment, percent, rounded, seconds, size
+from spark_kafka_sink.tools.words import counted, moment, percent, rounded, seconds, size
 
 MAX_SECTIONS = 8  # of queries, with pictures; the notes name the others
 MAX_QUERIES_LISTED = 50
@@ -49,7 +49,7 @@ def html(statistics: Statistics, troubles: Troubles, files: Sequence[str], refre
     )
     return environment.get_template("page.html").render(
         title="What the sink did",
-        subtitle=f"{count(troubles.commit_count, 'commit')} from {', '.join(map(printable, files))}",
+        subtitle=f"{counted(troubles.commit_count, 'commit')} from {', '.join(map(printable, files))}",
         refresh_s=refresh_s,
         no_line_is_a_commits=not queries and troubles.unreadable_count > 0,
         findings=list(map(_finding, top_findings(queries))),
@@ -86,7 +86,7 @@ def _finding(finding: Finding) -> dict[str, str]:
 
 def _section(query: Query, name: str) -> dict[str, object]:
     """The part of the page about a query."""
-    further_count = len(query.heat) - MAX_HEAT_MAPS
+    further_count = len(query.heat_maps) - MAX_HEAT_MAPS
     return {
         "name": name,
         "title": query.name[0].upper() + query.name[1:],
@@ -94,7 +94,7 @@ def _section(query: Query, name: str) -> dict[str, object]:
         "tiles": list(_tiles(query)),
         "pictures": pictures(query, name),
         "heat_maps": heat_maps(query, name),
-        "topics_left_out": f"{count(further_count, 'further topic')} with fewer rows not shown." if further_count > 0 else "",
+        "topics_left_out": f"{counted(further_count, 'further topic')} with fewer rows not shown." if further_count > 0 else "",
         "tables": [*_numbers_of_one_moment(query), *_unwritten_rows(query), *_versions(query)],
     }
 
@@ -129,7 +129,7 @@ def _numbers_of_one_moment(query: Query) -> Iterator[Table]:
     ]
     waits = (("memory", "memory_wait_s"), ("metadata", "metadata_wait_s"), ("brokers that throttle", "throttle_s"))
     rows += [(f"tasks waited for {cause}", seconds(wait_s)) for cause, name in waits if (wait_s := query.series.sum(name))]
-    rows += [(topic, heat.in_words()) for topic, heat in query.heat.items() if heat.rows and heat.skew() is None]
+    rows += [(topic, heat.in_words()) for topic, heat in query.heat_maps.items() if heat.rows and heat.skew() is None]
     yield Table("Tasks, batches and requests", ("", "median" if query.totals.commits > 1 else "value"), rows)
 
 
@@ -167,4 +167,4 @@ def _left_out(statistics: Statistics, queries: Sequence[Query]) -> Iterator[str]
         query_list = ", ".join(f"{each.name} ({rounded(each.totals.rows)} rows)" for each in further_queries[:MAX_QUERIES_LISTED])
         yield f"Without pictures, as they have fewer rows: {query_list}."
     if statistics.commits_left_out:
-        yield f"{count(statistics.commits_left_out, 'commit')} of queries beyond the first {MAX_QUERIES} are not shown."
+        yield f"{counted(statistics.commits_left_out, 'commit')} of queries beyond the first {MAX_QUERIES} are not shown."

@@ -65,7 +65,7 @@ def pictures(query: Query, name: str) -> list[Picture]:
 
 def heat_maps(query: Query, name: str) -> list[Picture]:
     """Draw a heat map for each of the topics with the most rows. `name`: unique on the page."""
-    topics = [topic for topic in query.topics_by_rows()[:MAX_HEAT_MAPS] if query.heat[topic].rows]
+    topics = [topic for topic in query.topics_by_rows()[:MAX_HEAT_MAPS] if query.heat_maps[topic].rows]
     with mpl.rc_context(STYLE):
         results = [_heat_map(topic, query, f"{name}-heat-{number}") for number, topic in enumerate(topics)]
     return [picture for picture in results if picture is not None]
@@ -307,7 +307,7 @@ def _remove_frame(axes: Axes) -> None:
 
 def _heat_map(topic: str, query: Query, name: str) -> Picture | None:
     """None if there is only one bar: a table of the page has its number."""
-    heat = query.heat[topic]
+    heat = query.heat_maps[topic]
     partitions, table = heat.by_partition()
     labels, table = _join_rows(partitions, table)
     row_count = len(labels)

@@ -1,6 +1,6 @@
 """Values over time, in a bounded number of buckets. A bucket has the lowest and highest value, the sum, and a sample of values.
 
-Each bucket but the last has the same number of consecutive rows of values. When there are MAX_BUCKETS, neighbours are joined:
+Each bucket but the last has the same number of consecutive rows of values. When there are MAX_BUCKETS, adjacent ones are joined:
 half as many buckets have twice as many rows each. So 10,000 micro-batches take as much memory as 1,000, and a peak stays visible.
 """
 

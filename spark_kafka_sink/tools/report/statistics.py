@@ -1,9 +1,9 @@
 """What is known of each query, added up from its commits. Batch writes count as one query, as they have no id.
 
-The time of a commit is from the start of its first task to its line. In it, tasks run, something happens outside of tasks, or the
-driver commits. A *cycle* is the time from one commit to the next, with what Spark does or waits for in between. Rates are over
-the time in which tasks ran.
-Laws: every number was measured, or is a sum, difference, quotient or median of such; what a line does not tell is not known.
+The time of a commit lasts from the start of its first task until its line is logged. It has three parts: tasks run, something
+happens outside of tasks, the driver commits. A *cycle* is the time from one commit to the next, with what Spark does or waits for
+in between. Rates are over the time in which tasks ran.
+Laws: every number is measured, or computed from measured ones; what no line tells stays unknown.
 Memory does not grow with the number of commits, and with names only up to MAX_QUERIES, MAX_TOPICS and MAX_REASONS.
 """
 
@@ -16,10 +16,10 @@ from dataclasses import dataclass, field
 from math import isnan, nan
 from typing import NamedTuple
 
-from spark_kafka_sink.tools.report.heat import Heat
+from spark_kafka_sink.tools.report.heat import HeatMap
 from spark_kafka_sink.tools.report.lines import CommitLine
 from spark_kafka_sink.tools.report.series import Series
-from spark_kafka_sink.tools.words import count
+from spark_kafka_sink.tools.words import counted
 
 MAX_QUERIES = 50  # the commits of further ones are only counted
 MAX_TOPICS = 100  # of a query; further ones are not shown
@@ -99,7 +99,7 @@ class Query:
         self.id = query
         self.totals = Totals()
         self.series = Series(COLUMNS)
-        self.heat: dict[str, Heat] = {}
+        self.heat_maps: dict[str, HeatMap] = {}
         self.skipped: Counter[str] = Counter()
         self.dead_lettered: Counter[str] = Counter()
         self.versions: Counter[str] = Counter()  # exactly-once: how they came to be committed
@@ -130,14 +130,14 @@ class Query:
         return bool(self.versions)
 
     def commits_in_words(self) -> str:
-        return count(self.totals.commits, self.unit, "micro-batches" if self.is_stream else "writes")
+        return counted(self.totals.commits, self.unit, "micro-batches" if self.is_stream else "writes")
 
     def topics_by_rows(self) -> list[str]:
         """The topics, the one with the most rows first."""
-        return sorted(self.heat, key=lambda topic: -self.heat[topic].rows)
+        return sorted(self.heat_maps, key=lambda topic: -self.heat_maps[topic].rows)
 
     def add(self, commit: CommitLine) -> None:
-        """Add the next commit: to the sums, the series, the pauses, and the heat of its topics."""
+        """Add the next commit: to the sums, the series, the pauses, and the heat maps of its topics."""
         self.totals.add(commit)
         self._count_events(commit)
         row = self._row(commit)
@@ -146,8 +146,8 @@ class Query:
             cycle_s, between_s = (row[COLUMNS.index(name)] for name in ("cycle_s", "between_s"))
             self._remember_pause(Pause(cycle_s if isnan(between_s) else between_s, self.last_at_s, commit.committed_at_s))
         for topic, partitions in commit.partitions.items():
-            if topic in self.heat or len(self.heat) < MAX_TOPICS:
-                self.heat.setdefault(topic, Heat()).add(commit.committed_at_s, partitions)
+            if topic in self.heat_maps or len(self.heat_maps) < MAX_TOPICS:
+                self.heat_maps.setdefault(topic, HeatMap()).add(commit.committed_at_s, partitions)
         if isnan(self.first_at_s):
             self.first_at_s = commit.committed_at_s if isnan(commit.started_at_s) else commit.started_at_s
         self.last_at_s = commit.committed_at_s

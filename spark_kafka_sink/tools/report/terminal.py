@@ -12,7 +12,7 @@ from spark_kafka_sink.tools.report.findings import top_findings
 from spark_kafka_sink.tools.report.lines import Troubles
 from spark_kafka_sink.tools.report.series import ColumnValues, known_max
 from spark_kafka_sink.tools.report.statistics import Query, Statistics
-from spark_kafka_sink.tools.words import count, moment, percent, rounded, seconds, several, size
+from spark_kafka_sink.tools.words import counted, moment, percent, rounded, seconds, several, size
 
 TICKS = "▁▂▃▄▅▆▇█"
 SPARKLINE_WIDTH = 32  # characters
@@ -57,7 +57,7 @@ def lines(statistics: Statistics, troubles: Troubles) -> Iterator[str]:
         yield ""
         yield from _block(query)
     if len(queries) > MAX_QUERIES_SHOWN:
-        yield f"and {count(len(queries) - MAX_QUERIES_SHOWN, 'more query', 'more queries')} with fewer rows"
+        yield f"and {counted(len(queries) - MAX_QUERIES_SHOWN, 'more query', 'more queries')} with fewer rows"
     yield from (["", *map(printable, troubles.sentences())] if any(troubles.sentences()) else [])
 
 
@@ -74,14 +74,14 @@ def _block(query: Query) -> Iterator[str]:
         yield f"{label:<13} {unit(low):>9} {unit(middle):>9} {unit(high):>9}  {picture}".rstrip()
     topics = query.topics_by_rows()
     for topic in topics[:MAX_TOPICS_SHOWN]:
-        yield f"{printable(topic)}: {query.heat[topic].in_words()}"
+        yield f"{printable(topic)}: {query.heat_maps[topic].in_words()}"
     if len(topics) > MAX_TOPICS_SHOWN:
-        yield f"and {count(len(topics) - MAX_TOPICS_SHOWN, 'more topic')}"
+        yield f"and {counted(len(topics) - MAX_TOPICS_SHOWN, 'more topic')}"
     for name, reasons in (("skipped", query.skipped), ("dead-lettered", query.dead_lettered)):
         for reason, rows in reasons.most_common():
-            yield f"{name}: {count(rows, 'row')}, {printable(reason) or 'reason not told'}"
+            yield f"{name}: {counted(rows, 'row')}, {printable(reason) or 'reason not told'}"
     for how, number in query.versions.items():
-        yield f"exactly once: {count(number, 'version')} {printable(how)}"
+        yield f"exactly once: {counted(number, 'version')} {printable(how)}"
 
 
 def sparkline(values: ColumnValues, width: int = SPARKLINE_WIDTH) -> str:

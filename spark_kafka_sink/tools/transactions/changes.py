@@ -24,8 +24,8 @@ from spark_kafka_sink.tools.transactions import output
 from spark_kafka_sink.tools.transactions.console import Console
 from spark_kafka_sink.tools.transactions.signs_of_life import Look, look
 from spark_kafka_sink.tools.transactions.survey import Survey, SurveyedTransaction, other_prefixes, survey
-from spark_kafka_sink.tools.transactions.verdicts import BY_EVEN_DECIDED, BY_FORCE, Obstacle, Verdict, judge, judge_decided
-from spark_kafka_sink.tools.words import count
+from spark_kafka_sink.tools.transactions.verdicts import Obstacle, Verdict, judge, judge_decided, overridden_by_flags
+from spark_kafka_sink.tools.words import counted
 
 MS_PER_S = 1000
 
@@ -123,9 +123,8 @@ class AbortOpen(_Change):
         return prefix_survey.unfinished_transactions
 
     def _judge(self, before: Look, after: Look) -> list[Verdict]:
-        overridden_obstacles = {*(BY_FORCE if self._arguments.force else ())}
-        overridden_obstacles |= BY_EVEN_DECIDED if self._arguments.even_decided else set()
-        return judge(before, after, overridden_obstacles)
+        flags = self._arguments
+        return judge(before, after, overridden_by_flags(force=flags.force, even_decided=flags.even_decided))
 
     def _end(self, verdicts: Sequence[Verdict]) -> bool:
         by_id = {each.transaction.attempt_id: each for each in verdicts}
@@ -139,7 +138,7 @@ class AbortOpen(_Change):
         if remaining:
             self._console.say(*output.short_table(remaining))
             why = "they have begun anew: is the query alive?" if error is None else str(error)
-            self._console.note(f"error: {count(len(remaining), 'transactional id')} not ended: {why}")
+            self._console.note(f"error: {counted(len(remaining), 'transactional id')} not ended: {why}")
         return not remaining
 
     def _fence(self, attempt_ids: Collection[AttemptId]) -> tuple[Survey, KafkaError | None]:

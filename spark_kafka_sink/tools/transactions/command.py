@@ -35,7 +35,7 @@ from spark_kafka_sink.tools.transactions import output
 from spark_kafka_sink.tools.transactions.changes import AbortOpen, CommitDecided
 from spark_kafka_sink.tools.transactions.console import Console
 from spark_kafka_sink.tools.transactions.survey import other_prefixes, survey
-from spark_kafka_sink.tools.words import count
+from spark_kafka_sink.tools.words import counted
 
 MS_PER_MINUTE = 60_000
 EXAMPLES = """
@@ -143,7 +143,7 @@ def list_transactions(client: TransactionClient, names: PrefixNames, arguments: 
         prefixes = None if new_survey.transactions else other_prefixes(client, names)
     for warning in output.warnings(new_survey):
         console.note(f"warning: {warning}")
-    summary = output.summary(new_survey, names.prefix, count(arguments.recent_minutes, "minute"))
+    summary = output.summary(new_survey, names.prefix, counted(arguments.recent_minutes, "minute"))
     if prefixes is not None:
         summary = output.no_such_prefix(names.prefix, prefixes)
     if arguments.json:

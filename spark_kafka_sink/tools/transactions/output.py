@@ -15,7 +15,7 @@ from spark_kafka_sink.exactly_once.ledger_records import Decision
 from spark_kafka_sink.protocol.topic_partition import TopicPartition
 from spark_kafka_sink.tools.transactions.survey import Survey, SurveyedTransaction
 from spark_kafka_sink.tools.transactions.verdicts import Obstacle, Verdict
-from spark_kafka_sink.tools.words import count
+from spark_kafka_sink.tools.words import counted
 
 MAX_TABLE_ROWS = 100  # that `abort` and `commit` show; `list` shows all
 MAX_PARTITIONS_WIDTH = 40  # characters
@@ -209,7 +209,7 @@ def verdict_lines(verdicts: Sequence[Verdict], participle: str) -> list[str]:
     lines = []
     for (owner, is_left_alone, obstacle, more), group in groups.items():
         what = "Left alone" if is_left_alone else f"To be {participle} all the same"
-        who = f"owner {printable(owner)}: {count(len(group), 'transactional id')}"
+        who = f"owner {printable(owner)}: {counted(len(group), 'transactional id')}"
         why = f"{obstacle.value}: {more}" if more else obstacle.value
         advice = REMEDIES if is_left_alone else CONSEQUENCES[participle]
         lines += [f"{what}: {who}. {_sentence(why)}", f"    {advice[obstacle]}"]
@@ -220,6 +220,6 @@ def plan(verdicts: Sequence[Verdict]) -> str:
     """What will be aborted or committed, as a noun phrase."""
     ongoing_count = sum(each.transaction.is_ongoing for each in verdicts)
     empty_count = len(verdicts) - ongoing_count
-    parts = [count(ongoing_count, "open transaction")] if ongoing_count else []
-    parts += [f"{count(empty_count, 'transactional id')} of {_tasks(empty_count)} without a row"] if empty_count else []
+    parts = [counted(ongoing_count, "open transaction")] if ongoing_count else []
+    parts += [f"{counted(empty_count, 'transactional id')} of {_tasks(empty_count)} without a row"] if empty_count else []
     return " and ".join(parts)

@@ -26,8 +26,12 @@ class Obstacle(Enum):
     ENDING = "brokers are ending it already, and have not come to an end"
 
 
-# What the flags --force and --even-decided override.
-BY_FORCE, BY_EVEN_DECIDED = {Obstacle.ALIVE, Obstacle.UNWATCHED}, {Obstacle.DECIDED, Obstacle.UNREADABLE}
+_FORCE_OVERRIDES, _DECIDED_OVERRIDES = {Obstacle.ALIVE, Obstacle.UNWATCHED}, {Obstacle.DECIDED, Obstacle.UNREADABLE}
+
+
+def overridden_by_flags(*, force: bool, even_decided: bool) -> set[Obstacle]:
+    """The obstacles that the flags --force and --even-decided override."""
+    return (_FORCE_OVERRIDES if force else set()) | (_DECIDED_OVERRIDES if even_decided else set())
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,9 +70,9 @@ def judge(before: Look, after: Look, overridden_obstacles: Collection[Obstacle])
 
 def judge_decided(before: Look, after: Look, overridden_obstacles: Collection[Obstacle]) -> list[Verdict]:
     """A verdict on committing each open transaction of a version that is decided."""
-    verdicts = judge(before, after, BY_EVEN_DECIDED.union(overridden_obstacles))
+    verdicts = judge(before, after, _DECIDED_OVERRIDES.union(overridden_obstacles))
     return [
-        replace(verdict, obstacles={each: why for each, why in verdict.obstacles.items() if each not in BY_EVEN_DECIDED})
+        replace(verdict, obstacles={each: why for each, why in verdict.obstacles.items() if each not in _DECIDED_OVERRIDES})
         for verdict in verdicts
         if verdict.transaction.is_decided
     ]

@@ -187,7 +187,7 @@ def test_refused_credentials_reach_whoever_waits_with_node_and_user(mechanism: s
     failed = net.selector.closed[-1]
     assert len(net.selector.closed) == 2  # one attempt with each
     assert str(net.client.login_rejection(failed)) == str(error)
-    assert net.client.connection_failed(failed)
+    assert net.client.is_disconnected(failed)
 
 
 def test_an_impostor_is_not_told_anything_and_its_connection_is_closed() -> None:
@@ -346,7 +346,7 @@ def test_a_connection_lost_while_logging_in_again_is_made_anew() -> None:
     net.poll()
     net.selector.lose(0)
     net.poll()
-    assert net.client.connection_failed(0)
+    assert net.client.is_disconnected(0)
     net.answers_logins = True
     net.clock.advance(1000)
     net.connect(0)

@@ -22,7 +22,7 @@ def test_a_lost_connection_cancels_everything_in_flight_in_order(net: Net) -> No
     responses = net.poll()
     assert [response.request.request_timeout_ms for response in responses] == [1000, 1001]
     assert all(response.was_disconnected and not response.has_timed_out and response.message is None for response in responses)
-    assert net.client.connection_failed(0)
+    assert net.client.is_disconnected(0)
     assert not net.ready(0)
 
 
@@ -48,7 +48,7 @@ def test_an_answer_to_a_request_that_is_still_being_written_ends_the_connection(
     (response,) = net.poll()
     assert response.was_disconnected
     assert net.selector.closed == [0]
-    assert net.client.connection_failed(0)
+    assert net.client.is_disconnected(0)
     net.selector.holds_sends = False
     net.connect(0)
 
@@ -63,7 +63,7 @@ def test_an_answer_that_comes_while_the_next_request_is_still_being_written_is_o
     (response,) = net.poll()
     assert response.message == INIT_RESPONSE
     assert net.client.in_flight_request_count(0) == 1
-    assert not net.client.connection_failed(0)
+    assert not net.client.is_disconnected(0)
 
 
 def test_a_response_larger_than_its_api_allows_ends_the_connection_with_an_error(net: Net) -> None:
@@ -135,7 +135,7 @@ def test_a_connection_that_ends_during_its_handshake_is_tried_again(net: Net, ca
     net.poll(2)
     net.selector.lose(1, "the broker closed the connection")
     net.poll()
-    assert net.client.connection_failed(1)
+    assert net.client.is_disconnected(1)
     assert "does this listener speak PLAINTEXT?" in caplog.text
     net.selector.answer = net.answer
     net.connect(1)
@@ -146,7 +146,7 @@ def test_a_connection_that_was_made_and_lost_in_the_same_moment_is_lost(net: Net
     net.ready(1)
     net.selector.lose(1)
     net.poll()
-    assert net.client.connection_failed(1)
+    assert net.client.is_disconnected(1)
     net.connect(1)
 
 
@@ -177,7 +177,7 @@ def test_a_handshake_that_is_never_answered_times_out() -> None:
     net.poll(2)
     net.clock.advance(5001)
     net.poll()
-    assert net.client.connection_failed(1)
+    assert net.client.is_disconnected(1)
     net.selector.answer = net.answer
     net.connect(1)
 
@@ -191,10 +191,10 @@ def test_a_connection_that_takes_too_long_is_given_up_and_tried_again(net: Net, 
     assert 8000 <= timeout_ms <= 12_000
     net.clock.advance(timeout_ms)
     net.poll(timeout_ms=0)
-    assert not net.client.connection_failed(1)
+    assert not net.client.is_disconnected(1)
     net.clock.advance(1)
     net.poll(timeout_ms=0)
-    assert net.client.connection_failed(1)
+    assert net.client.is_disconnected(1)
     assert "socket.connection.setup.timeout.ms" in caplog.text
     net.selector.holds_connects = False
     net.connect(1)
@@ -236,4 +236,4 @@ def test_the_oldest_of_several_requests_in_flight_decides_when_the_connection_en
     net.poll(timeout_ms=0)
     net.clock.advance(501)
     assert [response.has_timed_out for response in net.poll(timeout_ms=0)] == [True, True]
-    assert net.client.connection_failed(0)
+    assert net.client.is_disconnected(0)

@@ -27,7 +27,7 @@ def test_a_broker_that_refuses_the_handshake_is_disconnected(net: Net) -> None:
     net.selector.answer = lambda _: ApiVersionsResponse(error_code=42)
     net.ready(1)
     net.poll(3)
-    assert net.client.connection_failed(1)
+    assert net.client.is_disconnected(1)
     assert "KAFKA_INVALID_REQUEST" in (net.metadata.last_connection_error() or "")
 
 
@@ -159,7 +159,7 @@ def test_a_broker_that_is_not_trusted_is_named_in_the_error_of_whoever_waits(
         net.ready(1)
     net.selector.refuse(1, REFUSED)
     net.poll()
-    assert net.client.connection_failed(1)
+    assert net.client.is_disconnected(1)
     assert [record.levelname for record in caplog.records if "certificate has expired" in record.message] == ["ERROR"]
     assert "broker1:9011: certificate has expired" in (net.metadata.last_connection_error() or "")
     net.selector.holds_connects = False

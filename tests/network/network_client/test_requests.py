@@ -81,7 +81,7 @@ def test_a_node_that_was_learnt_can_be_lost_and_reached_again_at_another_address
     net.connect(99)
     net.selector.lose(99)
     net.poll()
-    assert net.client.connection_failed(99)
+    assert net.client.is_disconnected(99)
     net.client.learn_node(Node(99, "moved", 9098))
     net.connect(99)
     assert net.selector.attempts[-1][1].socket_address == ("moved", 9098)
@@ -281,7 +281,7 @@ def test_a_handshake_that_fails_by_a_bug_ends_its_connection(net: Net, monkeypat
         net.ready(1)
         with pytest.raises(ValueError, match="a bug"):
             net.poll(10)
-    assert net.client.connection_failed(1)
+    assert net.client.is_disconnected(1)
     assert "the handshake failed with ValueError" in (net.metadata.last_connection_error() or "")
     net.connect(1)
 

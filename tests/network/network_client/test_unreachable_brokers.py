@@ -85,7 +85,7 @@ def test_a_resolver_that_is_silent_stalls_no_other_broker(net: Net) -> None:
     assert len(net.responses) == 100
     assert not any(response.was_disconnected for response in net.responses)
     assert [node_id for node_id, _ in net.selector.attempts if node_id == 1] == []
-    assert not net.client.connection_failed(1)
+    assert not net.client.is_disconnected(1)
     assert net.client.least_loaded_node(net.clock.now_ms()) == 0
 
 
@@ -107,7 +107,7 @@ def test_a_name_without_an_answer_from_dns_times_out_and_is_tried_again(net: Net
     net.worker.silent_names = {"broker1"}
     net.ready(1)
     before_ms = net.clock.now_ms()
-    while not net.client.connection_failed(1):
+    while not net.client.is_disconnected(1):
         net.poll(timeout_ms=NEVER_MS)
         assert net.clock.now_ms() - before_ms <= 12_001  # no poll outlasts the time-out: 10 s and its jitter
     assert "connection to broker1:9011 could not be established: no answer of DNS about broker1 within " in caplog.text

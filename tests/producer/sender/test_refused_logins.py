@@ -32,7 +32,7 @@ def test_a_refusal_counts_although_the_next_attempt_has_begun() -> None:
     stage.client.fail_authentication(0, REFUSED)
     stage.client.node(0).backing_off_until_ms = 0
     stage.client.delay_ready(0, 1000)
-    assert not stage.client.connection_failed(0)
+    assert not stage.client.is_disconnected(0)
     stage.run()
     assert delivery.error is REFUSED
 

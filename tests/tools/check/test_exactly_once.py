@@ -39,7 +39,7 @@ def test_no_task_of_any_prefix_has_the_id_of_the_check() -> None:
         ({"write_error": DENIED}, Light.RED, "no WRITE"),
         ({"describe_error": LATE, "write_error": LATE}, Light.RED, "the coordinator of orders-check does not answer"),
         ({"write_error": LATE}, Light.YELLOW, "not known; `--write` finds out"),
-        ({"write_error": LATE, "is_written": True}, Light.GREEN, "WRITE is granted"),
+        ({"write_error": LATE, "has_written": True}, Light.GREEN, "WRITE is granted"),
         ({"describe_error": OLD}, Light.GREEN, "WRITE is granted"),
     ],
 )
@@ -71,7 +71,7 @@ def test_the_permissions_to_grant_name_the_prefix() -> None:
 
 
 @pytest.mark.parametrize(
-    ("given_ms", "answer", "is_written", "light", "says"),
+    ("given_ms", "answer", "has_written", "light", "says"),
     [
         (None, "900000", False, Light.GREEN, "transaction.max.timeout.ms=900000"),
         (900_000, "900000", False, Light.GREEN, "our 900000 ms"),
@@ -83,9 +83,9 @@ def test_the_permissions_to_grant_name_the_prefix() -> None:
     ],
 )
 def test_the_time_of_transactions_is_held_against_what_brokers_allow(
-    given_ms: int | None, answer: Any, is_written: bool, light: Light, says: str
+    given_ms: int | None, answer: Any, has_written: bool, light: Light, says: str
 ) -> None:
-    found = judge_timeout(given_ms, answer, 900_000, 3, is_written=is_written)
+    found = judge_timeout(given_ms, answer, 900_000, 3, has_written=has_written)
     assert (found.light, says in found.finding) == (light, True)
 
 

@@ -36,11 +36,11 @@ def judged(
     settings: Mapping[str, str] | KafkaError = SETTINGS,
     permissions: frozenset[AclOperation] | None = EVERYTHING,
     needs: Mapping[AclOperation, str] = WRITES,
-    is_written: bool = False,
+    has_written: bool = False,
     **options: object,
 ) -> dict[str, CheckResult]:
     described = TopicDescription(partitions or (partition(),), permissions)
-    topic = CheckedTopic("t", needs, described, settings, is_written=is_written, description_ms=3, settings_ms=4)
+    topic = CheckedTopic("t", needs, described, settings, has_written=has_written, description_ms=3, settings_ms=4)
     return {each.check: each for each in judge_topic(topic, network_config(**options), must_exist=False)}
 
 
@@ -180,7 +180,7 @@ def test_a_missing_permission_is_red_and_named() -> None:
 def test_a_permission_that_is_not_told_is_found_out_by_writing() -> None:
     found = judged(permissions=None)["permission"]
     assert (found.light, found.finding) == (Light.YELLOW, "WRITE, for rows: not known; `--write` finds out")
-    assert judged(permissions=None, is_written=True)["permission"].light is Light.GREEN
+    assert judged(permissions=None, has_written=True)["permission"].light is Light.GREEN
 
 
 def test_kafkas_bits_are_read() -> None:

@@ -166,7 +166,7 @@ def test_a_heat_map_has_a_gap_where_a_stream_has_paused() -> None:
     at = [10, 20, 30, 40, 9000, 9010]
     statistics.add(parse(line(each, batch=batch).encode()) for batch, each in enumerate(at))
     (query,) = statistics.by_rows()
-    columns = pictures._spans(query, query.heat["orders"].times_s)
+    columns = pictures._spans(query, query.heat_maps["orders"].times_s)
     assert [(round(begin - BEGAN), round(end - BEGAN)) for ((begin, end),) in columns] == [
         *((10, 20), (20, 30), (30, 40), (40, 112)),
         *((9000, 9010), (9010, 9082)),
@@ -178,7 +178,7 @@ def test_a_heat_map_of_a_topic_that_some_commits_lack_ends_at_the_pause_too() ->
     at = {10: "a", 20: "b", 30: "b", 40: "b", 50: "b", 9000: "a", 9010: "a"}
     statistics.add(parse(line(each, batch=batch, topic=topic).encode()) for batch, (each, topic) in enumerate(at.items()))
     (query,) = statistics.by_rows()
-    ((begin, end),), *_ = pictures._spans(query, query.heat["a"].times_s)
+    ((begin, end),), *_ = pictures._spans(query, query.heat_maps["a"].times_s)
     assert (round(begin - BEGAN), round(end - BEGAN)) == (10, 82)  # at least as wide as a bar, and not up to 9000
 
 

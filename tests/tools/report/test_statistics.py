@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spark_kafka_sink.sink.commit_summary import VersionSummary
-from spark_kafka_sink.tools.report.heat import MAX_COLUMNS, Heat
+from spark_kafka_sink.tools.report.heat import MAX_COLUMNS, HeatMap
 from spark_kafka_sink.tools.report.lines import parse
 from spark_kafka_sink.tools.report.series import Series
 from spark_kafka_sink.tools.report.statistics import MAX_QUERIES, TASK_PARTS, TIME_PARTS, Query, Statistics
@@ -65,7 +65,7 @@ def test_a_single_peak_among_ten_thousand_is_still_there() -> None:
 
 @given(st.lists(st.dictionaries(st.integers(0, 9), st.integers(0, 50)), min_size=1, max_size=300))
 def test_a_heat_map_keeps_the_rows_of_each_partition(commits: list[dict[int, int]]) -> None:
-    heat = Heat()
+    heat = HeatMap()
     for time, partitions in enumerate(commits):
         heat.add(time, partitions)
     numbers, table = heat.by_partition()
@@ -76,10 +76,10 @@ def test_a_heat_map_keeps_the_rows_of_each_partition(commits: list[dict[int, int
 
 
 def test_skew_is_described_in_words() -> None:
-    heat = Heat()
+    heat = HeatMap()
     heat.add(0, {0: 10, 3: 80, 1: 10})
     assert heat.in_words() == "Skewed: partition 3 got 80 % of 100 rows, 3.2 times an even share. 1 partition got none."
-    even = Heat()
+    even = HeatMap()
     even.add(0, {0: 50, 1: 50})
     assert even.in_words() == "100 rows, evenly spread over 2 partitions."
 
