@@ -76,19 +76,19 @@ def _ask(address: tuple[str, int], api_key: int, version: int, body: bytes, time
     request = struct.pack(">hhi", api_key, version, 1) + _string("pykafka-sink-jobs") + body
     with socket.create_connection(address, timeout=timeout_s) as connection:
         connection.sendall(struct.pack(">i", len(request)) + request)
-        (size,) = struct.unpack(">i", _receive(connection, 4))
-        if not 4 <= size <= MAX_RESPONSE_BYTES:
+        (size_bytes,) = struct.unpack(">i", _receive(connection, 4))
+        if not 4 <= size_bytes <= MAX_RESPONSE_BYTES:
             raise EOFError("not a Kafka broker")
-        return _receive(connection, size)[4:]  # 4: correlation id
+        return _receive(connection, size_bytes)[4:]  # 4: correlation id
 
 
-def _receive(connection: socket.socket, size: int) -> bytes:
+def _receive(connection: socket.socket, size_bytes: int) -> bytes:
     received = bytearray()
-    while len(received) < size:
-        piece = connection.recv(size - len(received))
-        if not piece:
+    while len(received) < size_bytes:
+        new_bytes = connection.recv(size_bytes - len(received))
+        if not new_bytes:
             raise EOFError("connection closed")
-        received += piece
+        received += new_bytes
     return bytes(received)
 
 
@@ -98,6 +98,6 @@ def _string(text: str) -> bytes:
 
 
 def _read_string(data: bytes, position: int) -> tuple[str, int]:
-    (size,) = struct.unpack_from(">h", data, position)
+    (size_bytes,) = struct.unpack_from(">h", data, position)
     start = position + 2
-    return ("", start) if size < 0 else (data[start : start + size].decode(), start + size)
+    return ("", start) if size_bytes < 0 else (data[start : start + size_bytes].decode(), start + size_bytes)

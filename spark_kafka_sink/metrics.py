@@ -174,6 +174,7 @@ class Metric:
     doc: str
 
 
+# Kinds of metrics: each function makes the metrics of one kind, from their name, their Stat's name and their meaning.
 def _single_metric(read: Callable[[Reading], float]) -> Callable[[str, str, str], list[Metric]]:
     return lambda name, stat, doc: [Metric(name, stat, read, doc)]
 

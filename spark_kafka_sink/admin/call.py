@@ -78,13 +78,13 @@ class Call:
         self._access.metadata.take_error()  # discards an error of earlier calls
         self._route(self._pending_asks)
         try:
-            while len(self._outcomes) < len(self._pending_asks) and self._take_turn():
+            while len(self._outcomes) < len(self._pending_asks) and self._send_and_poll():
                 continue
         finally:
             self._is_over = True
         return [self._outcomes[position] for position in range(len(self._pending_asks))]
 
-    def _take_turn(self) -> bool:
+    def _send_and_poll(self) -> bool:
         """Send what can be sent, and wait for answers. False if the call is over: by a fatal error or at its deadline."""
         now_ms = self._access.clock.now_ms()
         error = self._access.metadata.take_error()

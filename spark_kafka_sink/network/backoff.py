@@ -21,9 +21,9 @@ class ExponentialBackoff:
         # The number of doublings until max_ms; a larger exponent could overflow.
         self._max_exponent = math.log2(max_ms / max(initial_ms, 1)) if max_ms > initial_ms else 0.0
 
-    def backoff_ms(self, failure_count: int) -> int:
-        """Milliseconds to wait; `failure_count` is 0 after the first one. Without jitter if max_ms is at most initial_ms."""
+    def backoff_ms(self, earlier_failure_count: int) -> int:
+        """Milliseconds to wait after a failure with `earlier_failure_count` before it. No jitter if max_ms <= initial_ms."""
         if not self._max_exponent:
             return self._initial_ms
-        delay_ms = self._initial_ms * math.pow(2, min(failure_count, self._max_exponent))
+        delay_ms = self._initial_ms * math.pow(2, min(earlier_failure_count, self._max_exponent))
         return min(int(delay_ms * self._random.uniform(1 - _JITTER_SHARE, 1 + _JITTER_SHARE)), self._max_ms)

@@ -101,7 +101,7 @@ class Framing:
     def _next_frame(self) -> bytearray | None:
         if len(self._incoming_bytes) < _SIZE.size:
             return None
-        (size,) = _SIZE.unpack_from(self._incoming_bytes)
+        (size_bytes,) = _SIZE.unpack_from(self._incoming_bytes)
         if self._incoming_bytes.startswith(_TLS_ALERT):
             raise AuthenticationError(
                 "the broker answers with a TLS alert: this listener speaks TLS, and the client does not; set security.protocol to"
@@ -109,19 +109,20 @@ class Framing:
                 condition="KAFKA_SSL_AUTHENTICATION_FAILED",
             )
         if not self._expected_responses:
-            raise ProtocolError(f"the broker announces a response of {size:,} bytes, but no request waits for one")
+            raise ProtocolError(f"the broker announces a response of {size_bytes:,} bytes, but no request waits for one")
         api_key = self._expected_responses[0].api_key
-        limit = API_TABLE[api_key].max_response_bytes
-        if size > limit and self._has_answered:
+        max_bytes = API_TABLE[api_key].max_response_bytes
+        if size_bytes > max_bytes and self._has_answered:
             raise ResponseTooLargeError(
-                f"the broker announces a response of {size:,} bytes to {api_key.name}, and this client takes at most {limit:,}"
+                f"the broker announces a response of {size_bytes:,} bytes to {api_key.name}, and this client takes at most"
+                f" {max_bytes:,}"
             )
-        if not 0 <= size <= limit:
+        if not 0 <= size_bytes <= max_bytes:
             raise ProtocolError(
-                f"the broker announces a response of {size:,} bytes to {api_key.name}, which is never larger than {limit:,};"
-                " is this a Kafka listener with the security protocol of this client?"
+                f"the broker announces a response of {size_bytes:,} bytes to {api_key.name}, which is never larger than"
+                f" {max_bytes:,}; is this a Kafka listener with the security protocol of this client?"
             )
-        stop = _SIZE.size + size
+        stop = _SIZE.size + size_bytes
         if len(self._incoming_bytes) < stop:
             return None
         frame = self._incoming_bytes[_SIZE.size : stop]
@@ -138,7 +139,7 @@ class Framing:
                 f" ({request.api_key.name} v{request.version})"
             )
         message = request.response_type.read(request.version, reader)
-        self._log_surplus(request, reader.remaining())
+        self._log_surplus(request, reader.remaining_bytes())
         self._has_answered = True
         return Response(correlation_id, request.version, message)
 

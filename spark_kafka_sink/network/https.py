@@ -69,12 +69,12 @@ def proxy_for(url: str) -> Proxy | None:
 
 def _parse_proxy(url: Secret) -> Proxy | None:
     """As urllib reads it: the scheme may be left out, the login may contain a slash, and a path after the address is ignored."""
-    scheme, separator, rest = url.reveal().partition("://")
+    scheme, separator, target = url.reveal().partition("://")
     if not separator:
-        scheme, rest = "http", scheme.removeprefix("//")
+        scheme, target = "http", scheme.removeprefix("//")
     scheme = scheme.lower()
-    stop = next((position for position in range(max(rest.find("@"), 0), len(rest)) if rest[position] in "/?#"), len(rest))
-    login, _, address = rest[:stop].rpartition("@")
+    stop = next((index for index in range(max(target.find("@"), 0), len(target)) if target[index] in "/?#"), len(target))
+    login, _, address = target[:stop].rpartition("@")
     match = _ADDRESS.fullmatch(address)
     if match is None or scheme not in _PORTS or login.startswith(("http:", "https:")):
         return None

@@ -91,12 +91,12 @@ class Transport:
         self._socket.close()
 
 
-def first_bytes(buffers: Sequence[Buffer], size: int) -> memoryview:
-    """The first `size` bytes of `buffers`, or all; joined, unless they are in one buffer."""
-    if len(buffers[0]) >= size or len(buffers) == 1:
-        return memoryview(buffers[0])[:size]
+def first_bytes(buffers: Sequence[Buffer], max_bytes: int) -> memoryview:
+    """The first bytes of `buffers`, at most `max_bytes`; joined, unless they are in one buffer."""
+    if len(buffers[0]) >= max_bytes or len(buffers) == 1:
+        return memoryview(buffers[0])[:max_bytes]
     parts: list[Buffer] = []
-    bytes_left = size
+    bytes_left = max_bytes
     for buffer in buffers:
         parts.append(buffer if len(buffer) <= bytes_left else memoryview(buffer)[:bytes_left])
         bytes_left -= len(parts[-1])

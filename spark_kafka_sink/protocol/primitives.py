@@ -40,7 +40,7 @@ def _utf8(value: str) -> bytes:
 
 
 class Writer:
-    """Encodes one message. Methods but `buffers` append a value. One that does not fit raises ProtocolError or struct.error."""
+    """Encodes one message. Methods but `buffers` append a value, or raise ProtocolError or struct.error if it does not fit."""
 
     __slots__ = ("_buffers", "_small_fields")
 
@@ -162,27 +162,27 @@ class Writer:
 
 
 class Reader:
-    """Decodes one frame, or raises ProtocolError. Strings and bytes are copies; `records`, `take` and `rest` are views of it."""
+    """Decodes one frame, or raises ProtocolError. Strings and bytes are copies; `records`, `take`, `unread` are views of it."""
 
-    __slots__ = ("_data", "_elements_left", "_position", "_size")
+    __slots__ = ("_data", "_elements_left", "_position", "_size_bytes")
 
     def __init__(self, data: Buffer) -> None:
         self._elements_left = MAX_ELEMENTS
         self._data = memoryview(data)
         self._position = 0
-        self._size = len(self._data)
+        self._size_bytes = len(self._data)
 
-    def remaining(self) -> int:
-        return self._size - self._position
+    def remaining_bytes(self) -> int:
+        return self._size_bytes - self._position
 
-    def rest(self) -> memoryview:
+    def unread(self) -> memoryview:
         """What has not been read yet; it stays unread."""
         return self._data[self._position :]
 
     def expect_end(self) -> None:
         """Raise ProtocolError if bytes are left: the frame does not have the expected format."""
-        if self._position != self._size:
-            raise ProtocolError(f"{self.remaining()} bytes are left after the last field")
+        if self._position != self._size_bytes:
+            raise ProtocolError(f"{self.remaining_bytes()} bytes are left after the last field")
 
     def take(self, length: int) -> memoryview:
         """The next `length` bytes as a view."""
@@ -190,8 +190,8 @@ class Reader:
 
     def _advance(self, length: int) -> int:
         start = self._position
-        if not 0 <= length <= self._size - start:
-            raise ProtocolError(f"a field of {length} bytes at offset {start} exceeds the frame of {self._size} bytes")
+        if not 0 <= length <= self._size_bytes - start:
+            raise ProtocolError(f"a field of {length} bytes at offset {start} exceeds the frame of {self._size_bytes} bytes")
         self._position = start + length
         return start
 
@@ -279,9 +279,9 @@ class Reader:
         return length
 
     def _expect_room(self, count: int, min_bytes: int) -> None:
-        if count * min_bytes > self.remaining():
+        if count * min_bytes > self.remaining_bytes():
             raise ProtocolError(
-                f"an array of {count} elements at offset {self._position} exceeds the {self.remaining()} bytes left"
+                f"an array of {count} elements at offset {self._position} exceeds the {self.remaining_bytes()} bytes left"
             )
 
     def _count_elements(self, element_count: int) -> None:

@@ -60,11 +60,11 @@ def _logical_lines(text: str) -> list[str]:
             continue
         backslash_count = len(line) - len(line.rstrip("\\"))
         is_continued = backslash_count % 2 == 1
-        piece = line[:-1] if is_continued else line
+        part = line[:-1] if is_continued else line
         if is_continuation:
-            lines[-1] += piece
+            lines[-1] += part
         else:
-            lines.append(piece)
+            lines.append(part)
         is_continuation = is_continued
     return [line for line in lines if line]
 

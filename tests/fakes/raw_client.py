@@ -42,7 +42,7 @@ class RawClient:
         self._socket.sendall(struct.pack(">i", len(frame)) + frame)
         reader = Reader(self._receive(struct.unpack(">i", self._receive(4))[0]))
         assert read_response_header(reader, request.API_KEY, version) == self._correlation_id
-        answer = request.RESPONSE.decode(version, reader.take(reader.remaining()))
+        answer = request.RESPONSE.decode(version, reader.take(reader.remaining_bytes()))
         return answer
 
     def _receive(self, size: int) -> bytes:

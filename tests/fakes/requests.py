@@ -52,4 +52,4 @@ def read_request(frame: Buffer) -> tuple[RequestHeader, Message]:
     """A frame without the size in front. Raises KeyError for a request that is not in the table, ProtocolError for nonsense."""
     reader = Reader(frame)
     header = read_request_header(reader)
-    return header, REQUESTS[header.api_key].decode(header.api_version, reader.take(reader.remaining()))
+    return header, REQUESTS[header.api_key].decode(header.api_version, reader.take(reader.remaining_bytes()))

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 MAX_TLS_RECORD_BYTES = 16 * 1024  # that one record carries
-MAX_PIECE_BYTES = 8 * MAX_TLS_RECORD_BYTES  # of small buffers that are joined for encryption: full records, little memory
+MAX_TLS_WRITE_BYTES = 8 * MAX_TLS_RECORD_BYTES  # of small buffers that are joined for encryption: full records, little memory
 TLS_CONDITION = "KAFKA_SSL_AUTHENTICATION_FAILED"
 
 # Sent unencrypted to find out whether a listener uses TLS: ApiVersions v0 without a client id, and the beginning of its answer.
@@ -217,15 +217,15 @@ class TlsTransport(Transport):
     def send(self, buffers: Sequence[Buffer]) -> int:
         assert self._tls is not None
         self._raise_failure()
-        piece = self._unsent or first_bytes(buffers, MAX_PIECE_BYTES)
+        unsent = self._unsent or first_bytes(buffers, MAX_TLS_WRITE_BYTES)
         written_bytes = 0
         try:
-            while piece:
-                byte_count = self._tls.send(piece)
+            while unsent:
+                byte_count = self._tls.send(unsent)
                 written_bytes += byte_count
-                piece = piece[byte_count:]
+                unsent = unsent[byte_count:]
         except (ssl.SSLWantWriteError, ssl.SSLWantReadError):
-            self._unsent = piece
+            self._unsent = unsent
             return written_bytes
         except ssl.SSLError as error:
             raise self._broken_error(error) from error

@@ -52,10 +52,10 @@ class ApiVersionsResponse(Message):
         Kafka answers in v0, and from 2.4 on (KIP-511) names the versions of this API that it supports. The answer of librdkafka's
         mock broker has no valid version: only its error is read.
         """
-        if version == 0 or Reader(reader.rest()).int16() != Errors.UNSUPPORTED_VERSION.number:
+        if version == 0 or Reader(reader.unread()).int16() != Errors.UNSUPPORTED_VERSION.number:
             return super(ApiVersionsResponse, cls).read(version, reader)
         try:
-            return cls.decode(0, reader.take(reader.remaining()))
+            return cls.decode(0, reader.take(reader.remaining_bytes()))
         except ProtocolError:
             return cls(error_code=Errors.UNSUPPORTED_VERSION.number)
 

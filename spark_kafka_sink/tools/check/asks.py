@@ -19,7 +19,7 @@ from spark_kafka_sink.protocol.messages.find_coordinator import KeyType
 from spark_kafka_sink.tools.check.exactly_once import BROKER_MAX_TIMEOUT
 from spark_kafka_sink.tools.check.topics import AUTO_CREATE, TOPIC_SETTINGS
 
-ID_ASK_NAME, WRITE_ASK_NAME, GROUP_ASK_NAME = "describe id", "may write to id", "group"  # names of asks
+ID_ASK_NAME, WRITE_ASK_NAME, GROUP_ASK_NAME = "describe id", "may write to id", "group"
 
 
 class TimedOutcome(NamedTuple):

@@ -145,7 +145,7 @@ def run(arguments: argparse.Namespace, options: dict[str, str], values: PayloadS
     if is_interrupted:
         raise KeyboardInterrupt
     if measurements.error is not None:
-        failures = f" ({measurements.failures} records failed)" if measurements.failures else ""
+        failures = f" ({measurements.failure_count} records failed)" if measurements.failure_count else ""
         print(f"{name}: error: {measurements.error}{failures}", file=sys.stderr)
         return FAILED
     return DONE

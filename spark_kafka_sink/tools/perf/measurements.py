@@ -12,7 +12,7 @@ from spark_kafka_sink.errors import KafkaError
 from spark_kafka_sink.metrics import NS_PER_MS
 
 PERCENTILES = (0.5, 0.95, 0.99, 0.999)
-LATENCIES = ("average", "p50", "p95", "p99", "p99.9", "highest")
+LATENCY_NAMES = ("average", "p50", "p95", "p99", "p99.9", "highest")
 BUCKET_NS = 100_000  # latencies are counted in tenths of a millisecond
 BYTES_PER_MB = 1024 * 1024
 
@@ -27,16 +27,16 @@ class Window:
         self._kind = kind
         self._started_ns = started_ns
         self._last_ns = started_ns
-        self._latency_ns = 0
-        self._longest_ns = 0
+        self._latency_sum_ns = 0
+        self._max_latency_ns = 0
         self._counts: Counter[int] = Counter()  # records by latency in BUCKET_NS, rounded up
 
     def add(self, records: int, size_bytes: int, latency_ns: int, settled_ns: int) -> None:
         """Count records that were acknowledged at `settled_ns`, each after `latency_ns`. `size_bytes`: of all of them."""
         self.records += records
         self.bytes += size_bytes
-        self._latency_ns += latency_ns * records
-        self._longest_ns = max(self._longest_ns, latency_ns)
+        self._latency_sum_ns += latency_ns * records
+        self._max_latency_ns = max(self._max_latency_ns, latency_ns)
         self._last_ns = max(self._last_ns, settled_ns)
         self._counts[-(-latency_ns // BUCKET_NS)] += records
 
@@ -62,19 +62,19 @@ class Window:
 
     def _latencies_ms(self) -> dict[str, float | None]:
         if not self.records:
-            return dict.fromkeys(LATENCIES)
-        average_ms = self._latency_ns / self.records / NS_PER_MS
-        values = (average_ms, *self.percentiles_ms(), self._longest_ns / NS_PER_MS)
-        return {name: round(value, 1) for name, value in zip(LATENCIES, values, strict=True)}
+            return dict.fromkeys(LATENCY_NAMES)
+        average_ms = self._latency_sum_ns / self.records / NS_PER_MS
+        values = (average_ms, *self.percentiles_ms(), self._max_latency_ns / NS_PER_MS)
+        return {name: round(value, 1) for name, value in zip(LATENCY_NAMES, values, strict=True)}
 
     def line(self, until_ns: int | None = None) -> str:
         """Rates, from the start to the last acknowledgement or `until_ns`, and latencies."""
         seconds = max(1, (until_ns or self._last_ns) - self._started_ns) / 1e9
-        average_ms = self._latency_ns / max(1, self.records) / NS_PER_MS
+        average_ms = self._latency_sum_ns / max(1, self.records) / NS_PER_MS
         return (
             f"{self.records}{self._kind} records sent, {self.records / seconds:.1f} records/sec"
             f" ({self.bytes / seconds / BYTES_PER_MB:.2f} MB/sec), {average_ms:.1f} ms avg latency,"
-            f" {self._longest_ns / NS_PER_MS:.1f} ms max latency"
+            f" {self._max_latency_ns / NS_PER_MS:.1f} ms max latency"
         )
 
     def total_line(self) -> str:
@@ -96,15 +96,15 @@ class Measurements:
         self._warmup_records = warmup_records
         self._say = say
         self.steady_state: Window | None = None
-        self.failures = 0
+        self.failure_count = 0
         self.error: KafkaError | None = None
         self.begin()
 
     def begin(self) -> None:
         """Start the time before the first record: what came before, such as init_transactions(), is no part of the rates."""
-        self._window_ns = self._clock.now_ns()
-        self._window = Window(self._window_ns)
-        self.total = Window(self._window_ns)
+        self._window_started_ns = self._clock.now_ns()
+        self._window = Window(self._window_started_ns)
+        self.total = Window(self._window_started_ns)
 
     def begin_steady_state(self) -> None:
         """Start the steady state: the producer has all records of the warm-up."""
@@ -121,24 +121,24 @@ class Measurements:
 
     def add_failure(self, records: int, error: KafkaError) -> None:
         """Count records that failed, and keep the error if it is the first."""
-        self.failures += records
+        self.failure_count += records
         self.error = self.error or error
 
     def say_progress(self) -> None:
         """Print a line if the interval is over. The next line is about the time after it."""
         now_ns = self._clock.now_ns()
-        if now_ns - self._window_ns >= self._interval_ns:
+        if now_ns - self._window_started_ns >= self._interval_ns:
             self._say(f"{self._window.line(now_ns)}.")
-            self._window_ns, self._window = now_ns, Window(now_ns)
+            self._window_started_ns, self._window = now_ns, Window(now_ns)
 
     def until_next_line_ms(self) -> int:
-        return max(1, (self._window_ns + self._interval_ns - self._clock.now_ns()) // NS_PER_MS)
+        return max(1, (self._window_started_ns + self._interval_ns - self._clock.now_ns()) // NS_PER_MS)
 
     def figures(self) -> dict[str, object]:
         """The totals for programs: of all records, and of the steady state, which is null without --warmup-records."""
         steady_state = None if self.steady_state is None else self.steady_state.figures()
         error = None if self.error is None else str(self.error)
-        return {**self.total.figures(), "steady_state": steady_state, "failed_records": self.failures, "error": error}
+        return {**self.total.figures(), "steady_state": steady_state, "failed_records": self.failure_count, "error": error}
 
     def say_totals(self) -> None:
         """Print a line about all records, and one about the steady state if there was a warm-up."""

@@ -44,11 +44,11 @@ def _random_choice(values: pa.Array, random: np.random.Generator) -> PayloadSour
     return lambda _first, count: values.take(pa.array(random.integers(0, len(values), count)))
 
 
-def _random_letters(size: int, records: int, random: np.random.Generator) -> PayloadSource:
-    """Values of `size` letters. They are made once, as a pool; each chunk takes the next ones."""
-    rows = max(1, min(records, POOL_BYTES // size))
-    letters = random.integers(65, 91, rows * size, np.uint8)
-    offsets = np.arange(rows + 1, dtype=np.int32) * np.int32(size)
+def _random_letters(size_bytes: int, records: int, random: np.random.Generator) -> PayloadSource:
+    """Values of `size_bytes` letters. They are made once, as a pool; each chunk takes the next ones."""
+    rows = max(1, min(records, POOL_BYTES // size_bytes))
+    letters = random.integers(65, 91, rows * size_bytes, np.uint8)
+    offsets = np.arange(rows + 1, dtype=np.int32) * np.int32(size_bytes)
     pool = pa.BinaryArray.from_buffers(pa.binary(), rows, [None, pa.py_buffer(offsets), pa.py_buffer(letters)])
 
     def next_of_pool(first: int, count: int) -> pa.Array:

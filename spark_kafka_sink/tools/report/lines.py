@@ -122,10 +122,10 @@ def _read_name(value: object) -> str:
     return printable(value, MAX_NAME_CHARACTERS)
 
 
-def _read_number(value: object, limit: float) -> float:
+def _read_number(value: object, max_value: float) -> float:
     """Keep three digits after the point, as the sink writes them. Division by a smaller number could give infinity."""
-    if type(value) not in NUMBER_TYPES or not 0 <= value <= limit:  # type: ignore[operator]
-        raise ValueError(f"{value!r} is not a number from 0 to {limit:g}")
+    if type(value) not in NUMBER_TYPES or not 0 <= value <= max_value:  # type: ignore[operator]
+        raise ValueError(f"{value!r} is not a number from 0 to {max_value:g}")
     return round(float(value), 3)  # type: ignore[arg-type]
 
 
@@ -137,9 +137,9 @@ def _read_seconds(value: object) -> float:
     return nan if value is None else _read_number(value, MAX_SECONDS)
 
 
-def _read_count(value: object, limit: int = MAX_COUNT) -> int:
-    if type(value) is not int or not 0 <= value <= limit:
-        raise ValueError(f"{value!r} is not a number from 0 to {limit}")
+def _read_count(value: object, max_value: int = MAX_COUNT) -> int:
+    if type(value) is not int or not 0 <= value <= max_value:
+        raise ValueError(f"{value!r} is not a number from 0 to {max_value}")
     return value
 
 
@@ -235,7 +235,7 @@ class ReportFile:
         while text := file.readline(MAX_LINE_BYTES):
             is_too_long = len(text) == MAX_LINE_BYTES and not text.endswith(b"\n")
             if is_too_long:
-                text = _rest_of_line(file)
+                text = _skip_to_line_end(file)
             if not text.endswith(b"\n"):
                 self._troubles.unfinished_files.append(str(self.path))
                 return
@@ -259,8 +259,8 @@ class ReportFile:
             self._troubles.examples.append(f"{printable(self.path)}, line {self._line_count}: {why}")
 
 
-def _rest_of_line(file: BinaryIO) -> bytes:
-    """The last piece of a line that is too long; empty if the line has no end."""
-    while (piece := file.readline(MAX_LINE_BYTES)) and not piece.endswith(b"\n"):
+def _skip_to_line_end(file: BinaryIO) -> bytes:
+    """Read to the end of a line that is too long. Returns its last bytes; empty if the line has no end."""
+    while (last_bytes := file.readline(MAX_LINE_BYTES)) and not last_bytes.endswith(b"\n"):
         pass
-    return piece
+    return last_bytes

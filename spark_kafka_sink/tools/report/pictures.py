@@ -138,7 +138,7 @@ def _lines(
         medians = query.series.medians(column)
         lows, highs = query.series.lows(column), query.series.highs(column)
         axes.plot([], [], color=color, label=label)  # for the legend
-        for times, positions in _pieces(query):
+        for times, positions in _unbroken_lines(query):
             if len(positions) == 1:
                 axes.vlines(times, lows[positions], highs[positions], color=color, alpha=2 * BAND_OPACITY)
                 axes.plot(times, medians[positions], color=color, marker="o", markersize=4)
@@ -151,20 +151,20 @@ def _lines(
     return _picture(figure, query, name, title, caption)
 
 
-def _pieces(query: Query) -> list[tuple[Any, list[int]]]:
-    """The pieces of a line: times, and the buckets that they stand for. A bucket with a pause in it is in two pieces."""
-    pieces: list[list[tuple[float, int]]] = [[]]
+def _unbroken_lines(query: Query) -> list[tuple[Any, list[int]]]:
+    """The parts of a line between pauses: times, and the buckets drawn there. A bucket with a pause in it is in two parts."""
+    parts: list[list[tuple[float, int]]] = [[]]
     pauses = query.pauses()
     for position, bucket in enumerate(query.series.buckets):
         start = bucket.first_at_s
         for pause in (each for each in pauses if bucket.first_at_s <= each.start_s < bucket.last_at_s):
-            pieces[-1].append(((start + pause.start_s) / 2, position))
-            pieces.append([])
+            parts[-1].append(((start + pause.start_s) / 2, position))
+            parts.append([])
             start = pause.stop_s
-        pieces[-1].append(((start + bucket.last_at_s) / 2, position))
+        parts[-1].append(((start + bucket.last_at_s) / 2, position))
         if not query.is_stream or any(each.start_s == bucket.last_at_s for each in pauses):
-            pieces.append([])
-    return [(_dates(np.array([time for time, _ in piece])), [position for _, position in piece]) for piece in pieces if piece]
+            parts.append([])
+    return [(_dates(np.array([time for time, _ in part])), [position for _, position in part]) for part in parts if part]
 
 
 def is_one_moment(query: Query) -> bool:
@@ -270,7 +270,7 @@ def _draw_areas(axes: Axes, query: Query, parts: Sequence[StackPart]) -> None:
         axes.fill_between([], [], color=color, label=label)  # for the legend
     all_times = _dates(query.series.times_s)
     width = BAR_WIDTH_SHARE * (all_times[-1] - all_times[0])
-    for times, positions in _pieces(query):
+    for times, positions in _unbroken_lines(query):
         if len(positions) == 1:
             bottoms = np.cumsum(values[:, positions[0]]) - values[:, positions[0]]
             axes.bar(np.repeat(times, len(parts)), values[:, positions[0]], width, bottoms, color=colors)

@@ -21,7 +21,7 @@ from spark_kafka_sink.errors import AuthenticationError, ConfigError, KafkaTimeo
 from spark_kafka_sink.network.framing import Framing
 from spark_kafka_sink.network.selector import ChannelState, Disconnect, Selector
 from spark_kafka_sink.network.tls import connector as connector_module
-from spark_kafka_sink.network.tls.connector import MAX_PIECE_BYTES, TlsConnector, TlsTransport
+from spark_kafka_sink.network.tls.connector import MAX_TLS_WRITE_BYTES, TlsConnector, TlsTransport
 from spark_kafka_sink.network.transport import Address, first_bytes
 from spark_kafka_sink.protocol.api_keys import ApiKey
 from spark_kafka_sink.protocol.headers import RequestHeader
@@ -232,13 +232,13 @@ def test_many_small_buffers_are_joined_once_each(monkeypatch: pytest.MonkeyPatch
 
 def test_pieces_are_full_and_large_buffers_are_not_copied() -> None:
     small: list[Buffer] = [b"x" * 1000] * 500
-    assert bytes(first_bytes(small, MAX_PIECE_BYTES)) == b"x" * MAX_PIECE_BYTES
-    memory = bytearray(3 * MAX_PIECE_BYTES)
-    piece = first_bytes([memoryview(memory), b"y"], MAX_PIECE_BYTES)
-    assert (piece.obj, len(piece)) == (memory, MAX_PIECE_BYTES)
-    assert bytes(first_bytes([b"a", memoryview(memory)], MAX_PIECE_BYTES)) == b"a" + bytes(MAX_PIECE_BYTES - 1)
-    assert bytes(first_bytes([b"", b"a", b"bc"], MAX_PIECE_BYTES)) == b"abc"
-    assert first_bytes([b"", b""], MAX_PIECE_BYTES) == b""
+    assert bytes(first_bytes(small, MAX_TLS_WRITE_BYTES)) == b"x" * MAX_TLS_WRITE_BYTES
+    memory = bytearray(3 * MAX_TLS_WRITE_BYTES)
+    piece = first_bytes([memoryview(memory), b"y"], MAX_TLS_WRITE_BYTES)
+    assert (piece.obj, len(piece)) == (memory, MAX_TLS_WRITE_BYTES)
+    assert bytes(first_bytes([b"a", memoryview(memory)], MAX_TLS_WRITE_BYTES)) == b"a" + bytes(MAX_TLS_WRITE_BYTES - 1)
+    assert bytes(first_bytes([b"", b"a", b"bc"], MAX_TLS_WRITE_BYTES)) == b"abc"
+    assert first_bytes([b"", b""], MAX_TLS_WRITE_BYTES) == b""
 
 
 def test_many_answers_at_once_are_all_read() -> None:

@@ -93,7 +93,7 @@ def test_the_first_failure_is_kept() -> None:
     report = Measurements(ManualClock(), 1000, 0, lambda _: None)
     report.add_failure(2, KafkaError("first"))
     report.add_failure(3, KafkaError("second"))
-    assert (report.failures, str(report.error)) == (5, "[KAFKA_ERROR] first")
+    assert (report.failure_count, str(report.error)) == (5, "[KAFKA_ERROR] first")
 
 
 # RATE AND CHUNKS
@@ -330,4 +330,4 @@ def test_single_records_are_not_sent_after_a_failure() -> None:
     measurements = Measurements(clock, 1000, 0, lambda _: None)
     pace = TransactionPace(producer, None, clock)
     Sending(producer, arguments, payloads(arguments), measurements, pace, clock).send_single()
-    assert (len(sent), measurements.failures) == (1, 1)
+    assert (len(sent), measurements.failure_count) == (1, 1)

@@ -135,7 +135,7 @@ def pieces_of(lines: Iterator[str]) -> list[tuple[list[float], list[int]]]:
     statistics.add(parse(each.encode()) for each in lines)
     (query,) = statistics.by_rows()
     begin = float(pictures._dates(np.array([BEGAN]))[0])
-    return [([round(24 * (each - begin), 3) for each in times], places) for times, places in pictures._pieces(query)]
+    return [([round(24 * (each - begin), 3) for each in times], places) for times, places in pictures._unbroken_lines(query)]
 
 
 def test_a_line_has_a_gap_where_a_stream_has_paused() -> None:
