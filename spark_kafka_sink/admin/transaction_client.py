@@ -231,7 +231,7 @@ class TransactionClient:
         states: Collection[str] = (),
         *,
         at_once: bool = False,
-        probed_prefix: str | None = None,
+        probed: str | None = None,
         timeout_ms: int | None = None,
     ) -> list[ListedTransaction]:
         """The transactional ids that begin with `prefix`, from every broker (ListTransactions, KIP-664; Kafka 3.0 and newer).
@@ -251,7 +251,7 @@ class TransactionClient:
             states: names of TransactionState; empty for all states.
             at_once: ask the known brokers once, and look up no coordinators. An id whose coordinator moves or is missing at that
                 moment may be left out.
-            probed_prefix: prefix of the ids whose coordinators are compared; None: `prefix`. One value for many prefixes saves
+            probed: prefix of the ids whose coordinators are compared; None: `prefix`. One value for many prefixes saves
                 requests, as each call compares with the coordinators that the last call has found.
 
         Returns:
@@ -262,15 +262,15 @@ class TransactionClient:
         if at_once:
             return _sorted_transactions(self._requests.ask_known_brokers(operation, prefix, total_ms))
         deadline_ms = self._deadline_ms(total_ms)
-        probed_prefix = prefix if probed_prefix is None else probed_prefix
+        probed = prefix if probed is None else probed
         last_prefix, coordinators = self._last_coordinators
-        if last_prefix != probed_prefix:
-            coordinators = self._coordinator_ids(probed_prefix, deadline_ms)
+        if last_prefix != probed:
+            coordinators = self._coordinator_ids(probed, deadline_ms)
         failure_count = 0
         while True:
             answers = self._requests.ask_every_broker(operation, prefix, self._left_ms(deadline_ms))
-            coordinators, last_coordinators = self._coordinator_ids(probed_prefix, deadline_ms), coordinators
-            self._last_coordinators = (probed_prefix, coordinators)
+            coordinators, last_coordinators = self._coordinator_ids(probed, deadline_ms), coordinators
+            self._last_coordinators = (probed, coordinators)
             if coordinators == last_coordinators and set(coordinators or ()) <= answers.keys():
                 return _sorted_transactions(answers)
             if not self._left_ms(deadline_ms):

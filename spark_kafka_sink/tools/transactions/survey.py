@@ -151,7 +151,7 @@ def other_prefixes(client: TransactionClient, names: PrefixNames) -> tuple[str, 
     try:
         if any(names.parse(each.transactional_id) for each in client.list_transactions(names.id_prefix)):
             return None
-        ids = [each.transactional_id for each in client.list_transactions("", probed_prefix=names.id_prefix)]
+        ids = [each.transactional_id for each in client.list_transactions("", probed=names.id_prefix)]
     except ResponseTooLargeError:
         return None
     candidates = ((each.rsplit("-", FIELDS_AFTER_PREFIX)[0], each) for each in ids)
