@@ -273,7 +273,7 @@ def conceal(mapping: Mapping[str, object], known_options: Mapping[str, Option], 
     Args:
         mapping: keys and values as a user wrote them.
         known_options: the options by key.
-        prefix: what `mapping` has before the keys of `known_options`. Keys without this prefix are not taken for misspelt ones.
+        prefix: begins the known keys in `mapping`, as in "kafka.acks". A key without the prefix counts as known.
     """
     plain_keys = {prefix + key for key, each in known_options.items() if not each.kind.may_hold_secret}
     return {key: _conceal(value, is_plain=not key.startswith(prefix) or key in plain_keys) for key, value in mapping.items()}

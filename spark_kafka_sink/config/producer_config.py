@@ -233,7 +233,7 @@ class ProducerConfig(SecurityConfig):
             _lower_defaults(values, options, invalid_keys)
         for keys, rule in PRODUCER_RULES:
             if invalid_keys.isdisjoint(keys):
-                problems.extend(rule(values) or ())  # a @default returns None
+                problems.extend(rule(values) or ())  # None from a rule that changes values
         return cls(**values)
 
     def to_mapping(self) -> dict[str, object]:

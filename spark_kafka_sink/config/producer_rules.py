@@ -1,9 +1,9 @@
 """What the producer's options require of each other. In Java: ProducerConfig.postProcessParsedConfig and
 KafkaProducer.configureDeliveryTimeout.
 
-Each function gets the values of all options by attribute name, and under "given_keys" the set of keys that the user wrote. A
-`@rule` yields what is wrong and changes no value; a `@default` changes values. ProducerConfig.read applies both in order of
-declaration. It skips a function if one of the function's keys has an invalid value, since that value is reported already.
+A rule is a function of `values`: of all options by attribute name, with the set of keys that the user wrote under "given_keys".
+A rule either yields what is wrong, or changes values and returns None. ProducerConfig.read applies the rules in order of
+declaration. It skips a rule if one of the rule's keys has an invalid value, since that value is reported already.
 """
 
 from __future__ import annotations
@@ -48,9 +48,6 @@ def rule(*keys: str) -> Callable[[RuleT], RuleT]:
     return add
 
 
-default = rule  # the same, before a function that assigns values
-
-
 @rule("bootstrap.servers")
 def _bootstrap_servers_are_required(values: OptionValues) -> Iterator[str]:
     if not values["bootstrap_servers"]:
@@ -74,7 +71,7 @@ def _idempotence_requires_acks_and_retries(values: OptionValues) -> Iterator[str
             yield problem
 
 
-@default("enable.idempotence", "acks", "retries", "max.in.flight.requests.per.connection")
+@rule("enable.idempotence", "acks", "retries", "max.in.flight.requests.per.connection")
 def _switch_idempotence_off(values: OptionValues) -> None:
     """Switch the default enable.idempotence=true off if acks or retries contradict it."""
     if values["enable_idempotence"] and "enable.idempotence" not in values["given_keys"]:
@@ -115,7 +112,7 @@ def _delivery_timeout_covers_linger_and_one_request(values: OptionValues) -> Ite
         )
 
 
-@default("delivery.timeout.ms", "linger.ms", "request.timeout.ms")
+@rule("delivery.timeout.ms", "linger.ms", "request.timeout.ms")
 def _raise_delivery_timeout(values: OptionValues) -> None:
     min_timeout_ms = _min_delivery_timeout_ms(values)
     if "delivery.timeout.ms" not in values["given_keys"] and values["delivery_timeout_ms"] < min_timeout_ms:
@@ -132,7 +129,7 @@ def _min_delivery_timeout_ms(values: OptionValues) -> int:
     return min(min_timeout_ms, INT_MAX)
 
 
-@default(
+@rule(
     *("reconnect.backoff.ms", "reconnect.backoff.max.ms", "retry.backoff.ms", "retry.backoff.max.ms"),
     *("socket.connection.setup.timeout.ms", "socket.connection.setup.timeout.max.ms"),
 )
@@ -224,7 +221,7 @@ def _sasl_options_are_complete(values: OptionValues) -> Iterator[str]:
         warn_once("Option 'sasl.client.callback.handler.class' has no effect: %s", JVM)
 
 
-@default("partitioner.class")
+@rule("partitioner.class")
 def _replace_removed_partitioners(values: OptionValues) -> None:
     name = values["partitioner_class"]
     if name in (DEFAULT_PARTITIONER, UNIFORM_STICKY):
@@ -236,7 +233,7 @@ def _replace_removed_partitioners(values: OptionValues) -> None:
 _client_numbers = count(1)
 
 
-@default("client.id")
+@rule("client.id")
 def _name_the_client(values: OptionValues) -> None:
     if "client.id" not in values["given_keys"]:
         values["client_id"] = f"producer-{values['transactional_id'] or next(_client_numbers)}"

@@ -1,8 +1,8 @@
 """Finds decisions and carries them out: for the driver, its next run, or an operator.
 
 version_commit.py makes decisions. This file commits their transactions; to commit one twice does no harm. abort_prefix() records
-that writes are aborted, then fences what is not decided. Nobody deletes a decision: a newer record replaces it, or brokers
-expire it.
+that writes are aborted, then fences the ids of transactions that are not decided. Nobody deletes a decision: a newer record
+replaces it, or brokers expire it.
 """
 
 from __future__ import annotations
@@ -98,11 +98,11 @@ def _find_open_ids(
 # CARRYING OUT
 
 
-def commit_decided(ledger: Ledger, decision: Decision, *, rest_text: str = LEFT_TO_THE_NEXT_RUN) -> list[TaskTransaction]:
-    """Commit the transactions that a decision lists. Returns the entries whose transactions are gone and whose rows are not in
-    Kafka, by the markers. Records nothing.
+def commit_entries(ledger: Ledger, decision: Decision, *, fate_text: str = LEFT_TO_THE_NEXT_RUN) -> list[TaskTransaction]:
+    """Commit the transactions that a decision lists, and record nothing. Returns the entries that are lost: the transaction is
+    gone, and by the markers its rows are not in Kafka.
 
-    Raises CommitFailedError if a transaction could not be committed; its text says with `rest_text` what becomes of these.
+    Raises CommitFailedError if a transaction could not be committed; its text says with `fate_text` what becomes of these.
     """
     transactions = {entry: entry.prepared_transaction(ledger.names, ledger.owner) for entry in decision.entries}
     outcomes = ledger.client.end_transactions(list(transactions.values()), commit=True)
@@ -117,34 +117,34 @@ def commit_decided(ledger: Ledger, decision: Decision, *, rest_text: str = LEFT_
     if errors:
         raise CommitFailedError(
             f"{len(errors)} of {len(transactions)} transactions of version {decision.version} could not be committed. Readers see"
-            f" the others. {rest_text.strip()}. The first failed with: {errors[0]}"
+            f" the others. {fate_text.strip()}. The first failed with: {errors[0]}"
         )
     markers = ledger.fetch_markers(each.partition for each in gone_entries)
     return [each for each in gone_entries if not is_in_kafka(markers.get(each.partition), decision.version, each)]
 
 
 def fail_incomplete(
-    ledger: Ledger, decision: Decision, lost_entries: Sequence[TaskTransaction], *, rest_text: str = WRITTEN_BY_THE_NEXT_RUN
+    ledger: Ledger, decision: Decision, lost_entries: Sequence[TaskTransaction], *, fate_text: str = WRITTEN_BY_THE_NEXT_RUN
 ) -> NoReturn:
-    """Record a decision as INCOMPLETE: these transactions are gone. Raise CommitFailedError; its text ends with `rest_text`."""
+    """Record a decision as INCOMPLETE: these transactions are gone. Raise CommitFailedError; its text ends with `fate_text`."""
     ledger.write_decision(decision.with_state(DecisionState.INCOMPLETE))
     raise CommitFailedError(
         f"{len(lost_entries)} of {len(decision.entries)} transactions were gone when version {decision.version} was committed"
         f" (Spark partitions {printable_list(each.partition for each in lost_entries)}): {WHY_GONE}. Readers see the rows of the"
-        f" other partitions. {rest_text.strip()}"
+        f" other partitions. {fate_text.strip()}"
     )
 
 
-def roll_forward(ledger: Ledger) -> Decision | None:
-    """Carry out the decision of an owner whose query never runs again, as its next run would. Returns it; None if there is none.
+def carry_out_decision(ledger: Ledger) -> Decision | None:
+    """Carry out an owner's decision, as the next run of its query would. Returns the decision; None if nothing is left to do.
 
-    No driver may work for this owner meanwhile: this function could overwrite the driver's decision. Raises CommitFailedError
+    No driver may work for this owner meanwhile, as this function could overwrite the driver's decision. Raises CommitFailedError
     and KafkaError as VersionCommit.run does.
     """
     decision = ledger.fetch_decision()
     if decision is None or decision.state is not DecisionState.DECIDED:
         return None
-    if lost_entries := commit_decided(ledger, decision):
+    if lost_entries := commit_entries(ledger, decision):
         fail_incomplete(ledger, decision, lost_entries)
     ledger.write_decision(decision.with_state(DecisionState.CARRIED_OUT))
     return decision

@@ -3,15 +3,15 @@
 A fingerprint is the sum of one hash per row. It depends neither on the order of the rows, which a shuffle does not keep, nor on
 how they are cut into Arrow batches. A task stores it with its marker (see `ledger.py`), and a repetition of the write compares.
 
-    row      finish(content + partition * p + topic * t)              partition: -2**63 for null; timestamps are left out
-    topic    finish(content) of the topic's name                      the same for an option as for a column
-    content  segment 0 + finish(segment 1 + STEP) + finish(segment 2 + 2 * STEP) + … + (length 0 * l0 + length 1 * l1 + …)
-    segment  sum of reverse(word * STEP) * f[i]                       i: 0 … 1,023, the place of the word in its segment
-    words    the bytes of all fields, one after the other, zeros up to a multiple of 8, as little-endian numbers of 8 bytes
     fields   key, value, and the headers as a record writes them, without their count; the length of a null is -1
+    words    the bytes of all fields, one after the other, zeros up to a multiple of 8, as little-endian numbers of 8 bytes
+    segment  sum of reverse(word * STEP) * f[i]                       i: 0 … 1,023, the place of the word in its segment
+    content  segment 0 + finish(segment 1 + STEP) + finish(segment 2 + 2 * STEP) + … + (length 0 * l0 + length 1 * l1 + …)
+    topic    finish(content) of the topic's name                      the same for an option as for a column
+    row      finish(content + partition * p + topic * t)              partition: -2**63 for null; timestamps are left out
 
-All numbers are taken modulo 2**64, and do not depend on the byte order of a machine. `reverse` reverses the 8 bytes of a number;
-`finish` is the finisher of splitmix64, whose first numbers, made odd, are f, l, p and t.
+All numbers are taken modulo 2**64, and do not depend on the byte order of a machine. `reverse` reverses the 8 bytes of a number.
+`finish` is the finisher of splitmix64, and STEP its step. Its first numbers, made odd, are the factors f, l, p and t, in order.
 
 Two different rows have one hash only by chance. A product carries each bit of a word upwards, and the reversal brings the upper
 bits down. The second product, with a factor of the word's own place, carries them up again. All three steps are reversible,
@@ -42,7 +42,7 @@ Hashes64: TypeAlias = NDArray[np.uint64]
 
 _WORD_BYTES = 8
 _SEGMENT_WORDS = 1024
-_STEP = 0x9E3779B97F4A7C15  # of splitmix64: 2**64 divided by the golden ratio
+_STEP = 0x9E3779B97F4A7C15  # STEP above: 2**64 divided by the golden ratio
 _FIELDS = ("key", "value", "headers")
 _NO_PARTITION = -(2**63)  # differs from every int32
 
@@ -85,6 +85,8 @@ def _slice_column(column: Any, start: int, stop: int) -> Any:
 
 
 # ROWS
+
+
 def _row_hashes(columns: Mapping[str, Any], row_count: int) -> Hashes64:
     headers = join_headers(columns["headers"], row_count)
     key, value = (binary_column(name, columns[name]) for name in ("key", "value"))
@@ -134,6 +136,8 @@ def _finish(hashes: Hashes64) -> Hashes64:
 
 
 # BYTES
+
+
 def _content_hashes(fields: Sequence[Column], row_count: int) -> Hashes64:
     """The bytes and lengths of up to three fields of each row. A field is binary; None is null in each row, or no headers."""
     hashes = np.zeros(row_count, np.uint64)

@@ -24,7 +24,7 @@ from spark_kafka_sink.exactly_once.ledger_records import (
     digest_of,
     fits_one_offset,
     overflow_group_count,
-    overflow_pieces,
+    overflow_texts,
     pack_entries,
     read_decision,
     read_marker,
@@ -36,7 +36,7 @@ from spark_kafka_sink.protocol.topic_partition import TopicPartition
 
 logger = logging.getLogger(__name__)
 
-OVERFLOW_TURNS = 2  # versions n and n + 1 have different overflow groups; n and n + 2 have the same
+OVERFLOW_SET_COUNT = 2  # of overflow groups: versions n and n + 1 use different sets, n and n + 2 the same
 
 
 class LedgerView(NamedTuple):
@@ -48,15 +48,15 @@ class LedgerView(NamedTuple):
 
 
 class AllMarkers(NamedTuple):
-    """The markers of all partitions that any version of an owner has had, and how many partitions are recorded (record_width)."""
+    """The markers of all partitions that any version of an owner has had, and the count that record_partition_count recorded."""
 
     by_partition: dict[int, Marker]
-    recorded_width: int
+    recorded_partition_count: int
 
 
 class Ledger:
     """One owner's records, as one process reads and writes them. Blocks as TransactionClient does; used by one thread at a time.
-    The offsets name `marker_topic`, an existing topic. Whoever reads or writes them needs the permission READ on this topic."""
+    The offsets name `marker_topic`, an existing topic. Who reads or writes an offset needs the permission READ on this topic."""
 
     def __init__(self, client: TransactionClient, names: PrefixNames, owner: str, marker_topic: str) -> None:
         self.client = client
@@ -128,10 +128,10 @@ class Ledger:
         text = decision_text(decision)
         entries_text = f"entries={packed_entries}"
         if not fits_one_offset(text, packed_entries):
-            pieces = overflow_pieces(packed_entries)
-            for group, piece in zip(self._overflow_groups(decision, len(pieces)), pieces, strict=True):
-                self._write(group, decision.version, piece)
-            entries_text = f"overflow={len(pieces)} digest={digest_of(packed_entries)}"
+            texts = overflow_texts(packed_entries)
+            for group, overflow_text in zip(self._overflow_groups(decision, len(texts)), texts, strict=True):
+                self._write(group, decision.version, overflow_text)
+            entries_text = f"overflow={len(texts)} digest={digest_of(packed_entries)}"
         self._write(self.names.decision_group(self.owner), decision.version, f"{text} {entries_text}")
 
     def write_decision_question(self, decision: Decision) -> Question[None]:
@@ -145,17 +145,18 @@ class Ledger:
 
     def all_markers_question(self, partition_count: int) -> Question[AllMarkers]:
         """The answer has the markers of this many partitions, or of as many as are recorded, if that is more."""
-        groups = {self.names.width_group(self.owner, exponent): 2**exponent for exponent in WIDTH_EXPONENTS}
-        markers = {self.marker_group(partition): partition for partition in range(partition_count)}
+        width_groups = {self.names.width_group(self.owner, exponent): 2**exponent for exponent in WIDTH_EXPONENTS}
+        partitions = {self.marker_group(partition): partition for partition in range(partition_count)}
 
         def read(records: dict[str, CommittedOffset]) -> AllMarkers:
-            recorded_width = max((width for group, width in groups.items() if group in records), default=0)
-            first_markers = {markers[group]: read_marker(each, group) for group, each in records.items() if group in markers}
-            return AllMarkers(first_markers | self.fetch_markers(range(partition_count, recorded_width)), recorded_width)
+            recorded_count = max((count for group, count in width_groups.items() if group in records), default=0)
+            by_partition = {partitions[group]: read_marker(each, group) for group, each in records.items() if group in partitions}
+            by_partition |= self.fetch_markers(range(partition_count, recorded_count))
+            return AllMarkers(by_partition, recorded_count)
 
-        return self._read_question([*groups, *markers]).then(read)
+        return self._read_question([*width_groups, *partitions]).then(read)
 
-    def record_width(self, partition_count: int) -> None:
+    def record_partition_count(self, partition_count: int) -> None:
         """Record how many partitions a version has, rounded up to a power of two. Each power has its own group."""
         exponent = (partition_count - 1).bit_length()
         self._write(self.names.width_group(self.owner, exponent), 2**exponent, "")
@@ -181,8 +182,8 @@ class Ledger:
         self.client.commit_offsets(group, {self.marker_partition: (offset, metadata)})
 
     def _overflow_groups(self, decision: Decision, group_count: int) -> list[str]:
-        turn = decision.version % OVERFLOW_TURNS
-        indexes = range(turn, turn + OVERFLOW_TURNS * group_count, OVERFLOW_TURNS)
+        first = decision.version % OVERFLOW_SET_COUNT
+        indexes = range(first, first + OVERFLOW_SET_COUNT * group_count, OVERFLOW_SET_COUNT)
         return [self.names.overflow_group(self.owner, index) for index in indexes]
 
     def _fetch_entries(self, decision: Decision, values: Mapping[str, str], group: str) -> str | None:

@@ -1,14 +1,14 @@
 """What markers and decisions say, as the metadata of offsets: from records to text and back. Pure functions.
 
-The offset is the version, the metadata holds the rest:
+The offset is the version, the metadata holds everything else:
 
     marker      `rows=3 fingerprint=00c0ffee00c0ffee key_schema=7 value_schema=12`
                 the ids of registered schemas that rows are encoded with; left out where there are none
     decision    `decided tasks=2 partitions=2 rows=5 fingerprint=… value_schema=12 earlier=… earlier_schemas=… entries=…`
                 state: decided, carried-out, incomplete; `earlier`: the contents of the versions before, packed
-    width       the offset is the number of partitions: a power of two, in a group of its own, so that no other driver's
-                decision overwrites it; a driver writes it before a decision that has more partitions than are recorded
-    aborted     the host of the driver; the offset is a time: the writes that this host planned before it are aborted
+    width       empty; the offset is a number of Spark partitions, a power of two: an owner's version has had up to so many. Each
+                power has its own group, so that no driver overwrites a higher number. Written before a wider decision
+    aborted     the host of a driver; the offset is a time: the writes that this host planned before this time are aborted
 
 `entries` are the tasks' transactions, packed and compressed. If they are too long for an offset's metadata, they are written into
 overflow groups first, and the decision says `overflow=3 digest=…`: how many groups there are, and the digest of what is in them.
@@ -40,7 +40,7 @@ from spark_kafka_sink.exactly_once.writes import NO_SCHEMAS, Content, SchemaIds,
 MAX_METADATA_BYTES = 4_000  # below offset.metadata.max.bytes, whose default is 4,096
 MAX_OVERFLOW_GROUPS = 10_000  # for one decision: 40 MB, enough for MAX_TASKS
 MAX_TASKS = 1_000_000  # of a write; each costs the driver some requests
-WIDTH_EXPONENTS = range(MAX_TASKS.bit_length() + 1)  # a width, as it is recorded, is two to the power of one of these
+WIDTH_EXPONENTS = range(MAX_TASKS.bit_length() + 1)  # a record `width` holds two to the power of one of these
 MAX_EARLIER_VERSIONS = 10  # how many versions' contents a decision has, besides its own
 MAX_NUMBER = 2**63 - 1
 
@@ -86,7 +86,7 @@ class Decision:
     version: int
     state: DecisionState
     task_count: int  # one for each Spark partition of the write
-    max_width: int  # the most Spark partitions that any version of this owner has had, as far as it is known
+    max_partition_count: int  # the most Spark partitions that any version of this owner has had, as far as it is known
     content: Content  # what is in Kafka, or will be: the whole write, all partitions together
     entries: tuple[TaskTransaction, ...] = ()  # the transactions to be committed; only while `state` is DECIDED
     earlier: tuple[EarlierVersion, ...] = ()  # the last versions before this one that are in Kafka as a whole
@@ -117,7 +117,7 @@ class Decision:
 
 _DECIMAL = re.compile("[0-9]{1,19}")
 _FINGERPRINT = re.compile("[0-9a-f]{1,16}")
-_WORDS = frozenset(  # of a decision
+_DECISION_KEYS = frozenset(
     (
         *("tasks", "partitions", "rows", "fingerprint", "key_schema", "value_schema"),
         *("earlier", "earlier_schemas", "entries", "overflow", "digest"),
@@ -130,8 +130,8 @@ def fits_one_offset(text: str, packed_entries: str) -> bool:
     return len(text) + len(packed_entries) <= MAX_METADATA_BYTES - 50  # more than ` entries=` takes
 
 
-def overflow_pieces(packed_entries: str) -> list[str]:
-    """Cut the packed entries of a decision into one piece for each overflow group."""
+def overflow_texts(packed_entries: str) -> list[str]:
+    """Cut the packed entries of a decision into the metadata of its overflow groups."""
     return [packed_entries[start : start + MAX_METADATA_BYTES] for start in range(0, len(packed_entries), MAX_METADATA_BYTES)]
 
 
@@ -151,7 +151,7 @@ def marker_text(content: Content) -> str:
 
 def decision_text(decision: Decision) -> str:
     """The metadata of a decision, without its entries."""
-    numbers = f"tasks={decision.task_count} partitions={decision.max_width} {marker_text(decision.content)}"
+    numbers = f"tasks={decision.task_count} partitions={decision.max_partition_count} {marker_text(decision.content)}"
     earlier = f" earlier={_pack_earlier(decision.earlier)}" if decision.earlier else ""
     if any(each.content.schemas != NO_SCHEMAS for each in decision.earlier):
         earlier += f" earlier_schemas={_pack_schemas(decision.earlier)}"
@@ -159,7 +159,7 @@ def decision_text(decision: Decision) -> str:
 
 
 def _parse_values(metadata: str) -> dict[str, str]:
-    return {name: value for name, _, value in (word.partition("=") for word in metadata.split())}
+    return {name: value for name, _, value in (item.partition("=") for item in metadata.split())}
 
 
 def _parse_number(text: str, maximum: int = MAX_NUMBER) -> int:
@@ -195,16 +195,16 @@ def _parse_version(record: CommittedOffset) -> int:
 @lru_cache(maxsize=4)  # a task reads its owner's decision twice
 def read_decision(record: CommittedOffset, group: str) -> tuple[Decision, Mapping[str, str]]:
     """Read a decision without its entries; the values tell where these are. Raises LedgerError."""
-    state, _, rest = record.metadata.partition(" ")
-    values = _parse_values(rest)
+    state, _, values_text = record.metadata.partition(" ")
+    values = _parse_values(values_text)
     try:
-        if not values.keys() <= _WORDS:  # an unknown word, of a later version of this package, may change the meaning
+        if not values.keys() <= _DECISION_KEYS:  # an unknown key, of a later version of this package, may change the meaning
             raise ValueError
         decision = Decision(
             version=_parse_version(record),
             state=DecisionState(state),
             task_count=_parse_number(values["tasks"], MAX_TASKS),
-            max_width=_parse_number(values["partitions"], 2 ** WIDTH_EXPONENTS[-1]),
+            max_partition_count=_parse_number(values["partitions"], 2 ** WIDTH_EXPONENTS[-1]),
             content=_parse_content(values),
             earlier=_unpack_earlier(values.get("earlier", ""), values.get("earlier_schemas")),
         )

@@ -1,11 +1,11 @@
 """What a task attempt does in exactly-once mode, before and after its rows.
 
-    begin()   0 look, as in steps 2 and 3 below. Stop here if there is nothing to write: an earlier attempt may have left a
-                decided transaction under this attempt's id, which step 1 would abort
+    begin()   0 take steps 2 and 3 once before step 1, and stop if there is nothing to write. For step 1 aborts a transaction
+                that is open under this attempt's id, and an earlier run may have left a decided one there
               1 take this attempt's transactional id; it exists from here on, and drivers find it in the list of ids
-              2 read the decision, and whether this write was aborted; commit what was decided in an earlier version. The marker
-                of step 4 is read in the same call, in any order. If the decision or the marker has schemas for this version,
-                encode with them, so that the same rows are the same content
+              2 read the decision, the marker for step 4, and whether this write was aborted, all in one call. Commit what was
+                decided in an earlier version. If the decision or the marker names schemas for this version, encode with these:
+                the same rows then are the same content
               3 if this version is decided: is the transaction of this partition still open, or are its rows in Kafka? Then there
                 is nothing to write. If the transaction has timed out, write its rows again
               4 look at the marker: if it has this version or a later one, the rows are only read

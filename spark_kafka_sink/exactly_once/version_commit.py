@@ -5,11 +5,11 @@
                   out instead of a new one; but if a part of its rows was lost, and this run's tasks have written that part again,
                   this run's transactions are committed instead
               6b  fence every unfinished id under the prefix that is not in the reports
-              6c  read the markers of all partitions that there ever were. Fail if one of this version was not seen by the task of
-                  its partition: it stands for other rows, or for another run. Fail if a task found its rows decided, and there is
-                  no marker of them. Fail if tasks have encoded with different schemas, and record the markers' for the next run
-              6d  fail unless all transactions of the reports are still open, and empty tasks still have their ids. If one of the
-                  checks of 6c and 6d fails, nothing of this run is visible
+              6c  read the markers of all partitions that there ever were. Fail in each of three cases. A task has not seen a
+                  marker of this version: other rows, or another run's. A task found its rows decided, and they have no marker.
+                  Tasks have encoded with different schemas: the schemas of the markers are then recorded for the next run
+              6d  fail unless all transactions of the reports are still open, and empty tasks still have their ids. If 6c or 6d
+                  fails, nothing of this run is visible
               6e  record how many partitions there are, then the decision
               6f  commit each transaction
               6g  record the decision's new state, and fence attempts that came too late. All rows are visible by then: if one of
@@ -25,7 +25,7 @@ decisions.py carries out decisions and has abort_prefix(), because not only a co
 Before a driver decides, it fences all unfinished ids of others, except decided ones of other owners, and checks all markers. (If
 brokers cannot list ids, it fences those that it guesses.) A task that takes an id later finds the decision, or is fenced. So only
 one decision of a version is carried out as a whole. If a part of it was lost, a second decision commits only that part.
-An id names no run of a driver: a transaction is a run's own only with the producer id and epoch that the run's task reported.
+Two runs may use the same ids: a transaction is a run's own only with the producer id and epoch that the run's task reported.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ from spark_kafka_sink.exactly_once.decisions import (
     LEFT_TO_THE_NEXT_RUN,
     TIMEOUT_OPTION,
     WRITTEN_BY_THE_NEXT_RUN,
-    commit_decided,
+    commit_entries,
     fail_incomplete,
     find_protected_ids,
 )
@@ -107,13 +107,13 @@ class Committed:
     other_rows: int = 0  # rows that were not written, as the version is in Kafka with other rows; not for COMMITTED
 
 
-class _EarlyList(NamedTuple):
-    """The ids that step 6b fences, listed together with step 6a. `is_whole` is asked once these ids are fenced."""
+class _UnfinishedIdsReply(NamedTuple):
+    """The reply to the list of step 6b, sent with step 6a. `is_whole`: asks, when these ids are fenced, if the list was whole."""
 
     reply: Reply[list[UnfinishedId]]
     is_whole: Question[bool]
 
-    def unfinished(self) -> list[UnfinishedId]:
+    def answer(self) -> list[UnfinishedId]:
         """The ids that were listed. Raises _NotWholeError if they should be listed again, KafkaTimeoutError if time is up."""
         try:
             return self.reply.read_answer()
@@ -156,38 +156,38 @@ class VersionCommit:
             KafkaError: a request failed for good. The next run finds out what was decided.
         """
         check_writes(self.reports)
-        decision, early_list = self._read_decision()
+        decision, ids_reply = self._read_decision()
         if decision is None or not decision.reaches(self._write.version):
-            return self._commit_own(decision, early_list)
+            return self._commit_own(decision, ids_reply)
         if decision.version > self._write.version:
             how = HowCommitted.SUPERSEDED
             if decision.state is DecisionState.DECIDED and not self.is_named:  # its driver's clock is ahead; nobody repeats it
-                self._commit_all(decision)
+                self._commit_or_fail(decision)
                 self._record_outcome(decision.with_state(DecisionState.CARRIED_OUT))
         elif decision.state is DecisionState.DECIDED:
             how = HowCommitted.ROLLED_FORWARD
-            if lost_entries := self._end_decided(decision):
-                return self._commit_rest(decision, lost_entries)
+            if lost_entries := self._commit_entries(decision):
+                return self._commit_replacements(decision, lost_entries)
             self._record_outcome(decision.with_state(DecisionState.CARRIED_OUT))
         else:
             how = HowCommitted.FOUND
-        self._fence_unneeded(decision)
-        return Committed(how, fenced=self._fenced_count, other_rows=self._compare(decision))
+        self._fence_all_but_decided(decision)
+        return Committed(how, fenced=self._fenced_count, other_rows=self._count_other_rows(decision))
 
-    def _commit_own(self, old_decision: Decision | None, early_list: _EarlyList | None = None) -> Committed:
+    def _commit_own(self, old_decision: Decision | None, ids_reply: _UnfinishedIdsReply | None = None) -> Committed:
         """Decide on this run's transactions, and commit them. `old_decision`: the decision that the new one replaces."""
         if old_decision is not None and old_decision.version < self._write.version:
             if old_decision.state is DecisionState.DECIDED:
-                early_list = None  # out of date: it has the transactions that are committed now
+                ids_reply = None  # out of date: it has the transactions that are committed now
             old_decision = self._carry_out_earlier(old_decision)
-        decision = self._decide(old_decision, early_list)
-        self._commit_all(decision)
+        decision = self._decide(old_decision, ids_reply)
+        self._commit_or_fail(decision)
         self._record_and_fence_late(decision.with_state(DecisionState.CARRIED_OUT))
         skipped_count = sum(each.result in (AttemptResult.SKIPPED, AttemptResult.DECIDED) for each in self.reports)
         return Committed(HowCommitted.COMMITTED, skipped_count, self._fenced_count)
 
-    def _commit_rest(self, decision: Decision, lost_entries: Sequence[TaskTransaction]) -> Committed:
-        """Commit this run's transactions: a part of the decided ones has timed out, and tasks have written those rows again."""
+    def _commit_replacements(self, decision: Decision, lost_entries: Sequence[TaskTransaction]) -> Committed:
+        """Commit this run's transactions: some of the decided ones have timed out, and tasks have written their rows again."""
         results = {each.entry.partition: each.result for each in self.reports}
         if any(results.get(entry.partition, AttemptResult.DECIDED) is AttemptResult.DECIDED for entry in lost_entries):
             self._fail_incomplete(decision, lost_entries)
@@ -198,7 +198,7 @@ class VersionCommit:
     def _carry_out_earlier(self, decision: Decision) -> Decision:
         """Carry out an earlier version that was left unfinished and not repeated. Returns the decision with its new state."""
         if decision.state is DecisionState.DECIDED:
-            lost_entries = self._end_decided(decision)
+            lost_entries = self._commit_entries(decision)
             if lost_entries and self.is_named:  # its user can repeat it before this version is written
                 self._fail_incomplete(decision, lost_entries)
             decision = decision.with_state(DecisionState.INCOMPLETE if lost_entries else DecisionState.CARRIED_OUT)
@@ -217,41 +217,41 @@ class VersionCommit:
 
     # DECIDE: steps 6a-6e
 
-    def _read_decision(self) -> tuple[Decision | None, _EarlyList | None]:
+    def _read_decision(self) -> tuple[Decision | None, _UnfinishedIdsReply | None]:
         """Step 6a, and in the same request round the list of step 6b, if the client already knows the coordinators."""
         questions = whole_list_questions(self.client, self.names)
         if questions is None:
             return self._ledger.fetch_decision(), None
         decision_reply, list_reply = self.client.ask_together(self._ledger.decision_question(), questions.listing)
-        return decision_reply.read_answer(), _EarlyList(list_reply, questions.is_whole)
+        return decision_reply.read_answer(), _UnfinishedIdsReply(list_reply, questions.is_whole)
 
-    def _decide(self, old_decision: Decision | None, early_list: _EarlyList | None = None) -> Decision:
+    def _decide(self, old_decision: Decision | None, ids_reply: _UnfinishedIdsReply | None = None) -> Decision:
         """Take steps 6b to 6e. Returns the decision, which is written only if it lists a transaction."""
-        recorded_width = self._fence_and_check(old_decision, early_list).recorded_width
-        decision = self._new_decision(old_decision, self._content, recorded_width)
+        recorded_partition_count = self._fence_and_check(old_decision, ids_reply).recorded_partition_count
+        decision = self._new_decision(old_decision, self._content, recorded_partition_count)
         if self._open_entries:
-            if recorded_width < len(self.reports):
-                self._ledger.record_width(len(self.reports))
+            if recorded_partition_count < len(self.reports):
+                self._ledger.record_partition_count(len(self.reports))
             self._ledger.write_decision(decision)
         return decision
 
-    def _new_decision(self, old_decision: Decision | None, content: Content, recorded_width: int = 0) -> Decision:
+    def _new_decision(self, old_decision: Decision | None, content: Content, recorded_partition_count: int = 0) -> Decision:
         return Decision(
             version=self._write.version,
             state=DecisionState.DECIDED,
             task_count=len(self.reports),
-            max_width=max(recorded_width, self._max_width(old_decision)),
+            max_partition_count=max(recorded_partition_count, self._max_partition_count(old_decision)),
             content=content,
             entries=tuple(self._open_entries.values()),
             earlier=() if old_decision is None else old_decision.earlier_for(self._write.version),
         )
 
-    def _fence_and_check(self, old_decision: Decision | None, early_list: _EarlyList | None) -> AllMarkers:
+    def _fence_and_check(self, old_decision: Decision | None, ids_reply: _UnfinishedIdsReply | None) -> AllMarkers:
         """Take steps 6b to 6d."""
-        if early_list is not None:
+        if ids_reply is not None:
             try:
-                self._fence(early_list.unfinished(), set(self._own_entries))
-                return self._check(old_decision, early_list.is_whole)
+                self._fence(ids_reply.answer(), set(self._own_entries))
+                return self._check(old_decision, ids_reply.is_whole)
             except _NotWholeError as error:
                 logger.debug("= listing again: %s", error)
         self._fence_others(old_decision)
@@ -265,7 +265,7 @@ class VersionCommit:
         extra_questions = () if list_is_whole is None else (list_is_whole,)
         ids = map(self.names.transactional_id, self._own_entries)
         markers_reply, descriptions_reply, *is_whole_replies = self.client.ask_together(
-            self._ledger.all_markers_question(self._max_width(old_decision)),
+            self._ledger.all_markers_question(self._max_partition_count(old_decision)),
             self.client.describe_transactions_question(ids),
             *extra_questions,
         )
@@ -294,11 +294,11 @@ class VersionCommit:
         self._fence(unfinished_ids, kept_ids)
 
     def _guess_ids(self, old_decision: Decision | None) -> list[UnfinishedId]:
-        return guess_unfinished(self._write.owner, range(self._max_width(old_decision)))
+        return guess_unfinished(self._write.owner, range(self._max_partition_count(old_decision)))
 
-    def _max_width(self, old_decision: Decision | None) -> int:
+    def _max_partition_count(self, old_decision: Decision | None) -> int:
         """The most Spark partitions of this version and of those before, as far as `old_decision` knows them."""
-        return max(len(self.reports), 0 if old_decision is None else old_decision.max_width)
+        return max(len(self.reports), 0 if old_decision is None else old_decision.max_partition_count)
 
     def _check_schemas(self, old_decision: Decision | None, markers: Sequence[Marker]) -> None:
         """Fail if tasks have encoded with different schemas. `markers`: of this version."""
@@ -325,28 +325,28 @@ class VersionCommit:
 
     # CARRY OUT: steps 6f-6g
 
-    def _commit_all(self, decision: Decision) -> None:
-        """Commit what the decision lists. If rows of it are lost, record that and raise CommitFailedError."""
-        if lost_entries := self._end_decided(decision):
+    def _commit_or_fail(self, decision: Decision) -> None:
+        """Commit the decided transactions. If rows of them are lost, record that and raise CommitFailedError."""
+        if lost_entries := self._commit_entries(decision):
             self._fail_incomplete(decision, lost_entries)
 
-    def _end_decided(self, decision: Decision) -> list[TaskTransaction]:
-        """Commit what the decision lists. Returns the entries whose rows are lost, see commit_decided."""
-        rest_text = self._rest_text(decision, LEFT_TO_THE_NEXT_RUN, _LEFT_TO_THE_NEXT_WRITE)
-        return commit_decided(self._ledger, decision, rest_text=rest_text)
+    def _commit_entries(self, decision: Decision) -> list[TaskTransaction]:
+        """Commit the decided transactions. Returns the entries whose rows are lost, see decisions.py."""
+        fate_text = self._fate_text(decision, LEFT_TO_THE_NEXT_RUN, _LEFT_TO_THE_NEXT_WRITE)
+        return commit_entries(self._ledger, decision, fate_text=fate_text)
 
     def _fail_incomplete(self, decision: Decision, lost_entries: Sequence[TaskTransaction]) -> NoReturn:
-        rest_text = self._rest_text(decision, WRITTEN_BY_THE_NEXT_RUN)
-        fail_incomplete(self._ledger, decision, lost_entries, rest_text=rest_text)
+        fate_text = self._fate_text(decision, WRITTEN_BY_THE_NEXT_RUN)
+        fail_incomplete(self._ledger, decision, lost_entries, fate_text=fate_text)
 
-    def _rest_text(self, decision: Decision, text_if_named: str, text_if_unnamed: str = "") -> str:
+    def _fate_text(self, decision: Decision, fate_if_named: str, fate_if_unnamed: str = "") -> str:
         """The end of an error's text: what becomes of transactions of the decision that are not committed."""
         if decision.version != self._write.version:
             return (
                 "An earlier write has left them so."
                 f" Nothing of this one, version {self._write.version}, was committed: run it again"
             )
-        return text_if_named if self.is_named else text_if_unnamed + _NOT_NAMED
+        return fate_if_named if self.is_named else fate_if_unnamed + _NOT_NAMED
 
     def _record_outcome(self, decision: Decision) -> None:
         self._warn_if_not_recorded(decision, *self._ask_to_record(decision))
@@ -366,14 +366,14 @@ class VersionCommit:
         record_reply, list_reply = self._ask_to_record(decision, list_unfinished_question(self.client, self.names))
         self._warn_if_not_recorded(decision, record_reply)
         with self._log_fencing_errors():
-            unfinished_ids = self._late_list(list_reply)
+            unfinished_ids = self._answer_or_list_again(list_reply)
             if unfinished_ids is None:
                 self._fence(self._guess_ids(decision), set(self._own_entries))
             else:
                 # An id of this run that is open again belongs to another run, except the id of an empty task with its own epoch.
-                self._fence_unended(unfinished_ids, self._find_still_empty_ids())
+                self._fence_if_not_ending(unfinished_ids, self._find_still_empty_ids())
 
-    def _fence_unneeded(self, decision: Decision) -> None:
+    def _fence_all_but_decided(self, decision: Decision) -> None:
         """The decision of another run holds: fence every open id, also this run's own, except those that the decision lists."""
         kept_ids = {AttemptId(self._write.owner, each.partition, each.attempt) for each in decision.entries}
         with self._log_fencing_errors():
@@ -381,9 +381,9 @@ class VersionCommit:
             if unfinished_ids is None:
                 own_ids = (UnfinishedId(each, TransactionState.ONGOING) for each in self._own_entries)
                 unfinished_ids = [*self._guess_ids(decision), *own_ids]
-            self._fence_unended(unfinished_ids, kept_ids)
+            self._fence_if_not_ending(unfinished_ids, kept_ids)
 
-    def _fence_unended(self, unfinished_ids: Iterable[UnfinishedId], kept_ids: Collection[AttemptId]) -> None:
+    def _fence_if_not_ending(self, unfinished_ids: Iterable[UnfinishedId], kept_ids: Collection[AttemptId]) -> None:
         self._fence((each for each in unfinished_ids if each.state not in ENDING), kept_ids)
 
     @contextlib.contextmanager
@@ -401,8 +401,8 @@ class VersionCommit:
                 TIMEOUT_OPTION,
             )
 
-    def _late_list(self, reply: Reply[list[UnfinishedId]]) -> list[UnfinishedId] | None:
-        """The ids of the reply, or of a new list if a broker was gone; None if brokers cannot list."""
+    def _answer_or_list_again(self, reply: Reply[list[UnfinishedId]]) -> list[UnfinishedId] | None:
+        """Return the ids of the reply, or of a new list if a broker was gone; None if brokers cannot list."""
         try:
             return reply.read_answer()
         except (BrokerGoneError, UnsupportedVersionError) as error:
@@ -421,8 +421,8 @@ class VersionCommit:
 
     # WHAT WAS WRITTEN BEFORE
 
-    def _compare(self, decision: Decision) -> int:
-        """How many rows of this write differ from its version in Kafka: 0 or all. Raises ReplayError and CommitFailedError."""
+    def _count_other_rows(self, decision: Decision) -> int:
+        """Count the rows that are not in Kafka as the version's: 0 or all. Raises ReplayError and CommitFailedError."""
         version, first_content = self._write.version, decision.content_of(self._write.version)
         if not self.is_named:
             raise CommitFailedError(

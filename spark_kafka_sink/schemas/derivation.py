@@ -27,19 +27,23 @@ _MAX_DECIMAL_BYTES = 32
 
 
 def derive_schema(
-    type: pa.DataType, *, is_nullable: bool = False, name: str = TOP_LEVEL_RECORD, namespace: str | None = None, column_name: str
+    data_type: pa.DataType,
+    *,
+    is_nullable: bool = False,
+    name: str = TOP_LEVEL_RECORD,
+    namespace: str | None = None,
+    column_name: str,
 ) -> tuple[str, list[str]]:
     """The text of the schema for a column, and what is wrong with the column; if anything is, do not use the text.
 
     Args:
-        type: of the column; the fields of a struct may carry a comment, as Spark writes it into a field's metadata.
+        data_type: of the column; the fields of a struct may carry a comment, as Spark writes it into a field's metadata.
         is_nullable: True makes the whole schema a union with null. False for keys and values, as a null is written without Avro.
-        name: of the outermost record.
-        namespace: of that record.
+        name, namespace: of the outermost record.
         column_name: for problems.
     """
     problems = _name_problems(name, namespace)
-    schema = _Derivation(problems).schema_of(type, is_nullable, _NamedPlace(name, namespace or "", column_name))
+    schema = _Derivation(problems).schema_of(data_type, is_nullable, _NamedPlace(name, namespace or "", column_name))
     return json.dumps(schema, separators=(",", ":")), problems
 
 
@@ -80,31 +84,31 @@ class _Derivation:
     def __init__(self, problems: list[str]) -> None:
         self._problems = problems
 
-    def schema_of(self, type: pa.DataType, nullable: bool, place: _NamedPlace) -> Json:
-        schema = self._value_schema(type, place)
+    def schema_of(self, data_type: pa.DataType, nullable: bool, place: _NamedPlace) -> Json:
+        schema = self._value_schema(data_type, place)
         return ["null", schema] if nullable else schema
 
-    def _value_schema(self, type: pa.DataType, place: _NamedPlace) -> Json:
-        type = plain_type(type)
+    def _value_schema(self, data_type: pa.DataType, place: _NamedPlace) -> Json:
+        data_type = plain_type(data_type)
         if place.depth > MAX_DEPTH:
             self._problems.append(
                 f"{printable(place.path, 60)} is nested too deeply: structs, arrays and maps may be {MAX_DEPTH} deep. Write the"
                 " inner ones as text, as with to_json"
             )
             return "null"
-        if pa.types.is_struct(type):
-            return self._record(type, place)
-        if is_list(type):
-            items = self.schema_of(type.value_type, type.value_field.nullable, place.of_items())
+        if pa.types.is_struct(data_type):
+            return self._record(data_type, place)
+        if is_list(data_type):
+            items = self.schema_of(data_type.value_type, data_type.value_field.nullable, place.of_items())
             return {"type": "array", "items": items}
-        if pa.types.is_map(type):
-            return self._map(type, place)
-        if pa.types.is_decimal(type):
-            return self._decimal(type, place)
-        return self._scalar(type, place)
+        if pa.types.is_map(data_type):
+            return self._map(data_type, place)
+        if pa.types.is_decimal(data_type):
+            return self._decimal(data_type, place)
+        return self._scalar(data_type, place)
 
-    def _record(self, type: pa.StructType, place: _NamedPlace) -> Json:
-        fields = [type.field(position) for position in range(type.num_fields)]
+    def _record(self, data_type: pa.StructType, place: _NamedPlace) -> Json:
+        fields = [data_type.field(position) for position in range(data_type.num_fields)]
         self._check_names([field.name for field in fields], place)
         schema: dict[str, Any] = {"type": "record", "name": place.name}
         if place.namespace:
@@ -134,56 +138,57 @@ class _Derivation:
         for name in sorted({name for name in names if names.count(name) > 1}):
             self._problems.append(f"{place.path} has more than one field '{printable(name)}': rename all but one")
 
-    def _map(self, type: pa.MapType, place: _NamedPlace) -> Json:
-        key = plain_type(type.key_type)
+    def _map(self, data_type: pa.MapType, place: _NamedPlace) -> Json:
+        key = plain_type(data_type.key_type)
         if not is_string(key):
             self._problems.append(
                 f"{place.path} is a map with keys of type {key}, but the keys of an Avro map are strings: cast them, as in"
                 f" map_from_arrays(transform(map_keys(m), k -> string(k)), map_values(m))"
             )
-        return {"type": "map", "values": self.schema_of(type.item_type, type.item_field.nullable, place.of_items())}
+        return {"type": "map", "values": self.schema_of(data_type.item_type, data_type.item_field.nullable, place.of_items())}
 
-    def _decimal(self, type: pa.DataType, place: _NamedPlace) -> Json:
+    def _decimal(self, data_type: pa.DataType, place: _NamedPlace) -> Json:
         """A fixed type of the smallest size that takes the precision, named as in Spark."""
-        if not 0 <= type.scale <= type.precision:
+        precision, scale = data_type.precision, data_type.scale
+        if not 0 <= scale <= precision:
             self._problems.append(
-                f"{place.path} is {type}: Avro's decimals have a scale of 0 to their precision. Cast it, as in"
-                f" CAST({place.path} AS DECIMAL({max(type.precision - min(type.scale, 0), type.scale)}, {max(type.scale, 0)}))"
+                f"{place.path} is {data_type}: Avro's decimals have a scale of 0 to their precision. Cast it, as in"
+                f" CAST({place.path} AS DECIMAL({max(precision - min(scale, 0), scale)}, {max(scale, 0)}))"
             )
-        size = next(size for size in range(1, _MAX_DECIMAL_BYTES + 1) if 2 ** (8 * size - 1) >= 10**type.precision)
-        decimal = {"logicalType": "decimal", "precision": type.precision, "scale": type.scale}
+        size = next(size for size in range(1, _MAX_DECIMAL_BYTES + 1) if 2 ** (8 * size - 1) >= 10**precision)
+        decimal = {"logicalType": "decimal", "precision": precision, "scale": scale}
         return {"type": "fixed", "name": "fixed", "namespace": place.full_name, "size": size} | decimal
 
-    def _scalar(self, type: pa.DataType, place: _NamedPlace) -> Json:
+    def _scalar(self, data_type: pa.DataType, place: _NamedPlace) -> Json:
         for is_type, schema in _SCALARS:
-            if is_type(type):
+            if is_type(data_type):
                 return schema
-        remedy = next((text for is_type, text in _REMEDIES if is_type(type)), "leave it out, or cast it to another type")
-        self._problems.append(f"{place.path} has the type {type}, which Avro lacks: {remedy.format(place.path)}")
+        remedy = next((text for is_type, text in _REMEDIES if is_type(data_type)), "leave it out, or cast it to another type")
+        self._problems.append(f"{place.path} has the type {data_type}, which Avro lacks: {remedy.format(place.path)}")
         return "null"
 
 
-def plain_type(type: pa.DataType) -> pa.DataType:
+def plain_type(data_type: pa.DataType) -> pa.DataType:
     """The type of the values of a dictionary or an extension type; any other type as it is."""
     while True:
-        if pa.types.is_dictionary(type):
-            type = type.value_type
-        elif isinstance(type, pa.BaseExtensionType):
-            type = type.storage_type
+        if pa.types.is_dictionary(data_type):
+            data_type = data_type.value_type
+        elif isinstance(data_type, pa.BaseExtensionType):
+            data_type = data_type.storage_type
         else:
-            return type
+            return data_type
 
 
 def is_variant(field: pa.Field) -> bool:
     """Whether a field is a variant, which Spark sends as a struct of two binary fields, one with a mark in its metadata."""
-    type = field.type
-    if not pa.types.is_struct(type):
+    data_type = field.type
+    if not pa.types.is_struct(data_type):
         return False
-    return any(b"variant" in (type.field(position).metadata or {}) for position in range(type.num_fields))
+    return any(b"variant" in (data_type.field(position).metadata or {}) for position in range(data_type.num_fields))
 
 
 def _is_any(*tests: Callable[[pa.DataType], bool]) -> Callable[[pa.DataType], bool]:
-    return lambda type: any(test(type) for test in tests)
+    return lambda each: any(test(each) for test in tests)
 
 
 is_list = _is_any(
@@ -205,7 +210,7 @@ _SCALARS: tuple[tuple[Any, Json], ...] = (
     (is_float, "float"),
     (pa.types.is_float64, "double"),
     (pa.types.is_date, {"type": "int", "logicalType": "date"}),
-    (lambda type: pa.types.is_timestamp(type) and type.tz is not None, {"type": "long", "logicalType": "timestamp-micros"}),
+    (lambda each: pa.types.is_timestamp(each) and each.tz is not None, {"type": "long", "logicalType": "timestamp-micros"}),
     (pa.types.is_timestamp, {"type": "long", "logicalType": "local-timestamp-micros"}),
     (pa.types.is_time, {"type": "long", "logicalType": "time-micros"}),
 )

@@ -48,18 +48,18 @@ MAX_DECIMAL_FIXED_BYTES = 256
 
 
 def resolve_column(
-    type: pa.DataType, schema: AvroSchema, *, column_name: str, truncates_timestamps: bool
+    data_type: pa.DataType, schema: AvroSchema, *, column_name: str, truncates_timestamps: bool
 ) -> tuple[AvroEncoder, list[str]]:
-    """The encoder of a column by a schema, and a sentence for each type, field or default that does not fit; if there are any, do
-    not use the encoder. Never blocks.
+    """Find the encoder of a column by a schema, and problems: a sentence for each type, field or default that does not fit. If
+    there are any, do not use the encoder. Never blocks.
 
     Args:
-        type: of the column: a struct for a record, any other type for another schema.
+        data_type: of the column: a struct for a record, any other type for another schema.
         column_name: for problems.
         truncates_timestamps: True cuts a time that is finer than the schema's unit; False refuses its row.
     """
     resolution = _Resolution(column_name, truncates_timestamps, DefaultEncoder(), problems=[])
-    return AvroEncoder(type, resolution.encoding("", type, schema)), resolution.problems
+    return AvroEncoder(data_type, resolution.encoding("", data_type, schema)), resolution.problems
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,41 +71,41 @@ class _Resolution:
     defaults: DefaultEncoder
     problems: list[str]
 
-    def encoding(self, path: str, type: pa.DataType, schema: AvroSchema) -> Encoding:
+    def encoding(self, path: str, data_type: pa.DataType, schema: AvroSchema) -> Encoding:
         """Find the encoding of the value at `path` below the column."""
-        type = plain_type(type)
+        data_type = plain_type(data_type)
         match schema:
             case AvroUnion():
-                return self._union(path, type, schema)
-            case AvroRecord() if pa.types.is_struct(type):
-                return self._record(path, type, schema)
-            case AvroArray() if is_list(type):
-                return ArrayEncoding(path, self.encoding(f"{path}[*]", type.value_type, schema.items))
+                return self._union(path, data_type, schema)
+            case AvroRecord() if pa.types.is_struct(data_type):
+                return self._record(path, data_type, schema)
+            case AvroArray() if is_list(data_type):
+                return ArrayEncoding(path, self.encoding(f"{path}[*]", data_type.value_type, schema.items))
             case AvroFixed() if schema.size > MAX_COLUMN_FIXED_BYTES:
                 self.problems.append(
                     f"{self._column(path)} is {schema} in the schema; the limit is {MAX_COLUMN_FIXED_BYTES:,} bytes"
                 )
                 return ConstantEncoding(path, b"")
-            case AvroMap() if pa.types.is_map(type) and is_string(plain_type(type.key_type)):
-                return self._map(path, type, schema)
-        encoding = _value_encoding(path, type, schema, self.truncates_timestamps)
+            case AvroMap() if pa.types.is_map(data_type) and is_string(plain_type(data_type.key_type)):
+                return self._map(path, data_type, schema)
+        encoding = _value_encoding(path, data_type, schema, self.truncates_timestamps)
         if encoding is None:
             self.problems.append(
-                f"{self._column(path)} has type {printable(type)}, and the schema has {schema} there; {_remedy(schema)}"
+                f"{self._column(path)} has type {printable(data_type)}, and the schema has {schema} there; {_remedy(schema)}"
             )
         return encoding or ConstantEncoding(path, b"")
 
     # RECORDS AND MAPS
 
-    def _record(self, path: str, type: pa.StructType, schema: AvroRecord) -> Encoding:
-        names = [field.name for field in type]
+    def _record(self, path: str, data_type: pa.StructType, schema: AvroRecord) -> Encoding:
+        names = [field.name for field in data_type]
         self._report_misfits(path, names, schema)
         fields: list[tuple[int | None, Encoding]] = []
         for field in schema.fields:
             field_path = f"{path}.{field.name}" if path else field.name
             if field.name in names:
                 position = names.index(field.name)
-                fields.append((position, self.encoding(field_path, type.field(position).type, field.schema)))
+                fields.append((position, self.encoding(field_path, data_type.field(position).type, field.schema)))
             else:
                 fields.append((None, self._default(field_path, field, names)))
         return RecordEncoding(path, tuple(fields))
@@ -135,40 +135,40 @@ class _Resolution:
                 self.problems.append(unwritable_default(path, error))
         return ConstantEncoding(path, octets)
 
-    def _map(self, path: str, type: pa.MapType, schema: AvroMap) -> Encoding:
+    def _map(self, path: str, data_type: pa.MapType, schema: AvroMap) -> Encoding:
         key = StringEncoding(f"{path}.key")
-        value = self.encoding(f"{path}[*]", type.item_type, schema.values)
+        value = self.encoding(f"{path}[*]", data_type.item_type, schema.values)
         return ArrayEncoding(path, RecordEncoding(f"{path}[*]", ((0, key), (1, value))))
 
     # UNIONS
 
-    def _union(self, path: str, type: pa.DataType, schema: AvroUnion) -> Encoding:
+    def _union(self, path: str, data_type: pa.DataType, schema: AvroUnion) -> Encoding:
         null_branch = schema.branches.index(NULL) if NULL in schema.branches else None
-        if null_branch is not None and pa.types.is_null(type):
+        if null_branch is not None and pa.types.is_null(data_type):
             return ConstantEncoding(path, encode_varint(null_branch))
-        branch, value = self._branch(path, type, schema)
+        branch, value = self._branch(path, data_type, schema)
         if null_branch is None:
             return BranchEncoding(path, branch, value)
         return NullableEncoding(path, branch, value, null_branch)
 
-    def _branch(self, path: str, type: pa.DataType, schema: AvroUnion) -> tuple[int, Encoding]:
+    def _branch(self, path: str, data_type: pa.DataType, schema: AvroUnion) -> tuple[int, Encoding]:
         """The one branch, besides null, that the type fits."""
         candidates = [number for number, branch in enumerate(schema.branches) if branch != NULL]
         if len(candidates) == 1:
-            return candidates[0], self.encoding(path, type, schema.branches[candidates[0]])
+            return candidates[0], self.encoding(path, data_type, schema.branches[candidates[0]])
         fitting: list[tuple[int, Encoding]] = []
         for number in candidates:
             attempt = replace(self, problems=[])
-            encoding = attempt.encoding(path, type, schema.branches[number])
+            encoding = attempt.encoding(path, data_type, schema.branches[number])
             if not attempt.problems:
                 fitting.append((number, encoding))
         types = {number: _number_type(schema.branches[number]) for number, _ in fitting}
-        fitting = [each for each in fitting if _WIDENED.get(types[each[0]] or "", "") not in types.values()]
+        fitting = [each for each in fitting if _NARROWER_TYPE.get(types[each[0]] or "", "") not in types.values()]
         if len(fitting) != 1:
             fits = printable_list(schema.branches[number] for number, _ in fitting) if fitting else "none"
             self.problems.append(
-                f"{self._column(path)} has type {printable(type)}, which must fit exactly one branch of the schema's {schema};"
-                f" it fits {fits}"
+                f"{self._column(path)} has type {printable(data_type)}, which must fit exactly one branch of the schema's"
+                f" {schema}; it fits {fits}"
             )
         return fitting[0] if fitting else (0, ConstantEncoding(path, b""))
 
@@ -179,7 +179,7 @@ class _Resolution:
         return f"column {printable('.'.join(steps).replace('.[', '['))}"
 
 
-_WIDENED = {"long": "int", "double": "float"}  # if a column fits both, the second takes it without widening
+_NARROWER_TYPE = {"long": "int", "double": "float"}  # of two branches that fit a column, the narrower one is taken
 
 
 def _number_type(schema: AvroSchema) -> str | None:
@@ -223,73 +223,74 @@ _CASTS = {
 
 # VALUES
 
-_PER_SECOND = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9, "millis": 10**3, "micros": 10**6, "nanos": 10**9}
-_UNITS = {"millis": "milliseconds", "micros": "microseconds", "nanos": "nanoseconds"}
+_UNITS_PER_SECOND = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9, "millis": 10**3, "micros": 10**6, "nanos": 10**9}
+_UNIT_NAMES = {"millis": "milliseconds", "micros": "microseconds", "nanos": "nanoseconds"}
 _MILLISECONDS_PER_DAY = 86_400_000
 
 
-def _value_encoding(path: str, type: pa.DataType, schema: AvroSchema, truncates: bool) -> Encoding | None:
+def _value_encoding(path: str, data_type: pa.DataType, schema: AvroSchema, truncates: bool) -> Encoding | None:
     """The encoding of a single value; None if the type does not fit."""
     match schema:
         case AvroPrimitive(logical=LogicalType() as logical) if logical.name not in ("decimal", "uuid"):
-            return _time_encoding(path, type, logical.name, truncates)
+            return _time_encoding(path, data_type, logical.name, truncates)
         case AvroPrimitive(type="bytes", logical=LogicalType() as logical):
-            return DecimalEncoding(path, logical.precision) if _is_decimal_for(type, logical) else None
+            return DecimalEncoding(path, logical.precision) if _is_decimal_for(data_type, logical) else None
         case AvroPrimitive(type="string", logical=LogicalType()):
-            return UuidEncoding(path) if is_string(type) else None
+            return UuidEncoding(path) if is_string(data_type) else None
         case AvroPrimitive():
-            return _primitive_encoding(path, type, schema.type)
-        case AvroEnum() if is_string(type):
+            return _primitive_encoding(path, data_type, schema.type)
+        case AvroEnum() if is_string(data_type):
             return EnumEncoding(path, schema.symbols)
         case AvroFixed(logical=LogicalType(name="decimal") as logical):
-            is_possible = _is_decimal_for(type, logical) and schema.size <= MAX_DECIMAL_FIXED_BYTES
+            is_possible = _is_decimal_for(data_type, logical) and schema.size <= MAX_DECIMAL_FIXED_BYTES
             return FixedDecimalEncoding(path, logical.precision, schema.size) if is_possible else None
-        case AvroFixed() if is_binary(type) and not (pa.types.is_fixed_size_binary(type) and type.byte_width != schema.size):
-            return FixedEncoding(path, schema.size)
+        case AvroFixed() if is_binary(data_type):
+            has_other_size = pa.types.is_fixed_size_binary(data_type) and data_type.byte_width != schema.size
+            return None if has_other_size else FixedEncoding(path, schema.size)
         case _:
             return None
 
 
-def _primitive_encoding(path: str, type: pa.DataType, kind: str) -> Encoding | None:
+def _primitive_encoding(path: str, data_type: pa.DataType, kind: str) -> Encoding | None:
     match kind:
-        case "null" if pa.types.is_null(type):
+        case "null" if pa.types.is_null(data_type):
             return ConstantEncoding(path, b"")
-        case "boolean" if pa.types.is_boolean(type):
+        case "boolean" if pa.types.is_boolean(data_type):
             return BooleanEncoding(path)
-        case "int" if is_int(type):
+        case "int" if is_int(data_type):
             return IntegerEncoding(path)
-        case "long" if pa.types.is_integer(type):
+        case "long" if pa.types.is_integer(data_type):
             return IntegerEncoding(path)
-        case "float" if is_float(type):
+        case "float" if is_float(data_type):
             return FloatEncoding(path, 4)
-        case "double" if pa.types.is_floating(type):
+        case "double" if pa.types.is_floating(data_type):
             return FloatEncoding(path, 8)
-        case "bytes" if is_binary(type):
+        case "bytes" if is_binary(data_type):
             return BytesEncoding(path)
-        case "string" if is_string(type):
+        case "string" if is_string(data_type):
             return StringEncoding(path)
         case _:
             return None
 
 
-def _time_encoding(path: str, type: pa.DataType, name: str, truncates: bool) -> Encoding | None:
+def _time_encoding(path: str, data_type: pa.DataType, name: str, truncates: bool) -> Encoding | None:
     """Dates, times and timestamps. `name` is "date", or ends with the schema's unit."""
     if name == "date":
-        if pa.types.is_date64(type):
+        if pa.types.is_date64(data_type):
             return IntegerEncoding(path, "days", divisor=_MILLISECONDS_PER_DAY, is_int=True)
-        return IntegerEncoding(path) if pa.types.is_date32(type) else None
+        return IntegerEncoding(path) if pa.types.is_date32(data_type) else None
     kind, _, unit = name.rpartition("-")
     is_kind = {
-        "time": pa.types.is_time(type),
-        "timestamp": pa.types.is_timestamp(type) and type.tz is not None,
-        "local-timestamp": pa.types.is_timestamp(type) and type.tz is None,
+        "time": pa.types.is_time(data_type),
+        "timestamp": pa.types.is_timestamp(data_type) and data_type.tz is not None,
+        "local-timestamp": pa.types.is_timestamp(data_type) and data_type.tz is None,
     }
     if not is_kind[kind]:
         return None
-    column_rate, schema_rate = _PER_SECOND[type.unit], _PER_SECOND[unit]
-    factor, divisor = max(1, schema_rate // column_rate), max(1, column_rate // schema_rate)
-    return IntegerEncoding(path, _UNITS[unit], factor, divisor, truncates, is_int=name == "time-millis")
+    column_units_per_s, schema_units_per_s = _UNITS_PER_SECOND[data_type.unit], _UNITS_PER_SECOND[unit]
+    factor, divisor = max(1, schema_units_per_s // column_units_per_s), max(1, column_units_per_s // schema_units_per_s)
+    return IntegerEncoding(path, _UNIT_NAMES[unit], factor, divisor, truncates, is_int=name == "time-millis")
 
 
-def _is_decimal_for(type: pa.DataType, logical: LogicalType) -> bool:
-    return bool(pa.types.is_decimal(type) and type.scale == logical.scale and type.precision <= logical.precision)
+def _is_decimal_for(data_type: pa.DataType, logical: LogicalType) -> bool:
+    return bool(pa.types.is_decimal(data_type) and data_type.scale == logical.scale and data_type.precision <= logical.precision)

@@ -75,10 +75,10 @@ class WantedSchema:
     # THE REGISTRY'S ANSWERS. Each method calls the registry: it blocks as the registry does, and raises the registry's errors.
 
     def find_encoder(self, registry: SchemaSource, topic: str | None, problems: list[str]) -> PartEncoder | None:
-        """The encoder for rows of a topic. None if the schema is to be registered, or if there are problems.
+        """Find the encoder for a topic's rows; None if the schema is to be registered, or there are problems. Registers nothing.
 
-        Registers nothing. If an option names a registered schema, adds to `problems` how the column does not fit it. For a
-        derived or given text, raises SchemaError if the column does not fit the text that the registry has.
+        A column that does not fit is a problem if an option names a registered schema, and is added to `problems`. With a derived
+        or given text it is a SchemaError: that text fits the column, and only the registry's form of the text does not.
         """
         subject = self.subject_of(topic)
         if self.text is not None:
@@ -87,7 +87,7 @@ class WantedSchema:
 
     def _find_by_text(self, registry: SchemaSource, subject: str, text: str) -> PartEncoder | None:
         if not self.config.auto_register_schemas:
-            return self._find_or_register_text(registry, subject, text)  # does not register; its error says what differs
+            return self._encoder_of_text(registry, subject, text)  # finds it: nothing is registered
         schema = registry.lookup(subject, text)
         if schema is not None:
             return self._encoder_of(schema, subject)
@@ -105,9 +105,9 @@ class WantedSchema:
         """Register the schema for good, unless another writer has, and return the encoder. Needed if `find_encoder` gave None."""
         assert self.text is not None
         subject = self.subject_of(topic)
-        return self._find_or_register_text(registry, subject, self.text)
+        return self._encoder_of_text(registry, subject, self.text)
 
-    def _find_or_register_text(self, registry: SchemaSource, subject: str, text: str) -> PartEncoder:
+    def _encoder_of_text(self, registry: SchemaSource, subject: str, text: str) -> PartEncoder:
         return self._encoder_of(registry.find_or_register(subject, text, self.options.name_of("schema")), subject)
 
     def find_or_register(self, registry: SchemaSource, topic: str | None) -> PartEncoder:
@@ -171,14 +171,14 @@ class WantedSchema:
 
 @functools.lru_cache(maxsize=64)
 def _avro_encoder(
-    type: pa.DataType, text: str, references: tuple[tuple[str, str], ...], part: str, truncates_timestamps: bool
+    data_type: pa.DataType, text: str, references: tuple[tuple[str, str], ...], part: str, truncates_timestamps: bool
 ) -> tuple[AvroEncoder | None, tuple[str, ...]]:
     """The encoder, or the problems. Cached, as a stream resolves the same schema in each micro-batch."""
     try:
         schema = parse_schema(text, dict(references))
     except SchemaError as error:
         return None, (f"the schema of the {part} cannot be used: {error.message}",)
-    encoder, problems = resolve_column(type, schema, column_name=part, truncates_timestamps=truncates_timestamps)
+    encoder, problems = resolve_column(data_type, schema, column_name=part, truncates_timestamps=truncates_timestamps)
     return (None if problems else encoder), tuple(problems)
 
 
@@ -192,44 +192,44 @@ class PlannedPart(NamedTuple):
 # PLANNING
 
 
-def plan_schema(options: PartOptions, type: pa.DataType, config: RegistryConfig, problems: list[str]) -> WantedSchema:
+def plan_schema(options: PartOptions, data_type: pa.DataType, config: RegistryConfig, problems: list[str]) -> WantedSchema:
     """The schema to find or to register. Does not ask the registry.
 
     Args:
         options: of the part, checked.
-        type: of its column.
+        data_type: of its column.
         config: of the registry, checked.
         problems: gets what is wrong, for example a type without a schema; if it gets anything, do not use the result.
     """
     reference = options.schema
     if options.format == FRAMED:
-        return WantedSchema(options, type, text=None, record_name=None, config=config)
+        return WantedSchema(options, data_type, text=None, record_name=None, config=config)
     if reference is not None and reference.kind == TEXT:
-        return _plan_with_text(options, type, config, problems)
+        return _plan_with_text(options, data_type, config, problems)
     record_name, needs_name = None, options.subject is None and subjects.needs_record_name(config, options.part)
-    text = _derive_text(options, type, problems) if reference is None else None
-    if pa.types.is_struct(type):
+    text = _derive_text(options, data_type, problems) if reference is None else None
+    if pa.types.is_struct(data_type):
         record_name = ".".join(filter(None, (options.record_namespace, options.record_name or TOP_LEVEL_RECORD)))
     elif needs_name and (reference is None or reference.kind != ID):
         problems.append(
-            f"{options.part}.subject.name.strategy names the subject after a record, and the {options.part} is {type}: set"
+            f"{options.part}.subject.name.strategy names the subject after a record, and the {options.part} is {data_type}: set"
             f" {options.name_of('subject')}, or write a struct"
         )
-    return WantedSchema(options, type, text, record_name, config)
+    return WantedSchema(options, data_type, text, record_name, config)
 
 
-def _derive_text(options: PartOptions, type: pa.DataType, problems: list[str]) -> str:
+def _derive_text(options: PartOptions, data_type: pa.DataType, problems: list[str]) -> str:
     """The derived text. Checks that rows can be encoded with it, as it may be registered before any row is encoded."""
     name = options.record_name or TOP_LEVEL_RECORD
-    text, misfits = derive_schema(type, name=name, namespace=options.record_namespace, column_name=options.part)
-    problems.extend(misfits or _avro_encoder(type, text, (), options.part, options.truncates_timestamps)[1])
+    text, misfits = derive_schema(data_type, name=name, namespace=options.record_namespace, column_name=options.part)
+    problems.extend(misfits or _avro_encoder(data_type, text, (), options.part, options.truncates_timestamps)[1])
     return text
 
 
-def _plan_with_text(options: PartOptions, type: pa.DataType, config: RegistryConfig, problems: list[str]) -> WantedSchema:
+def _plan_with_text(options: PartOptions, data_type: pa.DataType, config: RegistryConfig, problems: list[str]) -> WantedSchema:
     assert options.schema is not None
     text = options.schema.text
-    encoder, misfits = _avro_encoder(type, text, (), options.part, options.truncates_timestamps)
+    encoder, misfits = _avro_encoder(data_type, text, (), options.part, options.truncates_timestamps)
     problems.extend(f"{problem} ({options.name_of('schema')})" for problem in misfits)
     schema = parse_schema(text) if encoder is not None else None
     name = schema.name if isinstance(schema, AvroRecord) else None
@@ -238,4 +238,4 @@ def _plan_with_text(options: PartOptions, type: pa.DataType, config: RegistryCon
             f"{options.part}.subject.name.strategy needs a record, and {options.name_of('schema')} is none: set"
             f" {options.name_of('subject')}"
         )
-    return WantedSchema(options, type, text, name, config)
+    return WantedSchema(options, data_type, text, name, config)

@@ -1,7 +1,7 @@
 """What the driver does with the messages of tasks, and what is in Kafka after each kind of failure.
 
 A task flushes before it returns its KafkaCommitMessage, so every row that a message counts has been acknowledged. The driver's
-commit() therefore writes nothing to Kafka: it checks that no message is missing, adds the messages up, and reports the sums.
+commit() checks that no message is missing, adds the messages up, and reports the sums. Only with exactly-once it writes to Kafka.
 
 What is in the topic, and what Spark does next (deliveryGuarantee=at-least-once)
 

@@ -83,8 +83,8 @@ def _wanted_schemas(schema: StructType, mapping: RowMapping, options: SinkOption
                 problems.append(f"keyFormat={part.format}, but the DataFrame has no column key: add it, or remove the option")
             continue
         problem_count = len(problems)
-        type = arrow_type(schema.fields[position].dataType, name, problems)
-        wanted_schema = plan_schema(part, type, registry, problems)
+        data_type = arrow_type(schema.fields[position].dataType, name, problems)
+        wanted_schema = plan_schema(part, data_type, registry, problems)
         problems.extend(_repeatability_problem(wanted_schema, mapping, options))
         if len(problems) == problem_count:
             yield wanted_schema

@@ -23,8 +23,8 @@ class Task:
     query_id: str | None = None
     batch_id: int | None = None
     idle_timeout_s: float | None = None  # Spark kills a worker that is idle for this long; None: it does not
-    started_s: float = field(default_factory=time.monotonic, compare=False)
-    started_at_ms: int = field(default_factory=lambda: time.time_ns() // 1_000_000, compare=False)
+    started_monotonic_s: float = field(default_factory=time.monotonic, compare=False)  # for durations
+    started_wall_ms: int = field(default_factory=lambda: time.time_ns() // 1_000_000, compare=False)  # since 1970
 
     @classmethod
     def current(cls) -> Task:

@@ -50,8 +50,8 @@ CacheItemT = TypeVar("CacheItemT", bound=CacheItem)
 
 @dataclass(slots=True, eq=False)
 class _Entry(Generic[CacheItemT]):
-    """A producer or client in the cache. The task that uses it, or the thread that closes it, holds the lock `presence`. If
-    nobody holds this lock, an interrupt has left the entry behind, and it is closed."""
+    """A producer or client in the cache. Who uses or closes the item holds the entry's lock. An entry whose lock nobody holds was
+    left behind by an interrupt: its item is closed."""
 
     key: Hashable = field(repr=False)  # contains wrapped secrets
     item: CacheItemT
@@ -66,12 +66,7 @@ class _Entry(Generic[CacheItemT]):
 
 
 class WorkerCache(Generic[CacheItemT]):
-    """Lends producers or clients, and keeps idle ones. Thread-safe.
-
-    Args:
-        make: makes a producer or client from its options.
-        clock: for tests.
-    """
+    """Lends producers or clients, which `make` makes from their options, and keeps idle ones. Thread-safe."""
 
     def __init__(self, make: Callable[[Mapping[str, object]], CacheItemT], clock: Clock | None = None) -> None:
         self._make = make
@@ -143,7 +138,7 @@ class WorkerCache(Generic[CacheItemT]):
             self._waiters.wake_all_locked()
 
     def _idle_locked(self) -> list[_Entry[CacheItemT]]:
-        """Longest idle first."""
+        """The idle entries, the longest idle first."""
         return sorted((each for each in self._entries if each.presence is None), key=lambda each: each.rest_number)
 
     def _take(self, key: Hashable, presence: threading.Lock) -> _Entry[CacheItemT] | None:
@@ -216,8 +211,8 @@ def _close_entry(entry: _Entry[Any], reason: str) -> None:
 
 
 def _may_be_kept(options: Mapping[str, object]) -> bool:
-    """False with interceptors: they may report results in close(), and Spark may end the worker before. False with a user's own
-    transactional.id, which tasks must not share."""
+    """Whether a producer may stay open after its task. Not one with interceptors, which may report in close(): Spark may end the
+    worker before. Not one with a user's own transactional.id, which tasks must not share."""
     return not options.get("interceptor.classes") and options.get("transactional.id") is None
 
 
@@ -245,10 +240,10 @@ class WorkerClient(TransactionClient):
         return True
 
     def rest(self, keep_bytes: int = 0) -> None:
-        """Nothing to give back."""
+        """Do nothing: a client has no memory to free."""
 
     def resume(self) -> None:
-        """Nothing to begin anew."""
+        """Do nothing: a client has no counters that start at zero."""
 
     def close(self, timeout_ms: int | None = None) -> None:  # noqa: ARG002 - as TaskProducer.close
         """Close every connection. Never blocks."""

@@ -122,7 +122,7 @@ class _KafkaWriter:
         with open_task(self.plan, task) as attempt:
             sender = RowSender(attempt.producer, self.plan.options, _no_larger_producer, is_transactional=True)
             schema_ids = attempt.schemas.by_part()
-            with encoder_of(self.plan, sender.missing_topics, schema_ids, only_compares=not attempt.must_write) as encoder:
+            with encoder_of(self.plan, sender.missing_topics, schema_ids, must_write=attempt.must_write) as encoder:
                 rows = SparkRows(batches, self.plan.mapping, encoder=encoder)
                 for chunk in rows.chunks(sender.rate_limit, task.idle_timeout_s):
                     attempt.add_rows(content_to_compare(chunk, attempt.write))
@@ -133,7 +133,7 @@ class _KafkaWriter:
                 attempt.send_marker()
             sender.finish()
             message = sender.commit_message(task, rows.waited_s, rows.schemas())
-            return replace(message, exactly_once=attempt.finish(), seconds=elapsed_s(task.started_s))
+            return replace(message, exactly_once=attempt.finish(), seconds=elapsed_s(task.started_monotonic_s))
 
     # On the driver. Spark hands over what write() has returned; for a stream with its batch, which the messages name too.
 
@@ -173,7 +173,7 @@ def encoder_of(
     missing_topics: Callable[[Sequence[str]], Collection[str]],
     schema_ids: Mapping[str, int],
     *,
-    only_compares: bool = False,
+    must_write: bool = True,
 ) -> Iterator[RowEncoder | None]:
     """What encodes the rows of a task; None if no key or value has a format. The other arguments: see RowEncoder."""
     if not plan.encoded_parts:
@@ -185,7 +185,7 @@ def encoder_of(
     with registry_of(plan.options) as registry:
         parts, keeps_all = plan.encoded_parts, plan.options.on_invalid_record != FAIL_TASK
         yield RowEncoder(
-            parts, registry, schema_ids, missing_topics=missing_topics, keeps_all=keeps_all, only_compares=only_compares
+            parts, registry, schema_ids, missing_topics=missing_topics, keeps_all_refused_rows=keeps_all, must_write=must_write
         )
 
 

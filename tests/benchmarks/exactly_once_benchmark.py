@@ -41,7 +41,7 @@ PARTITIONS = 3
 GUARANTEES = ("at-least-once", "exactly-once")
 NAMED = "… with txnAppId"  # exactly-once for a write that can be repeated, so that its rows are fingerprinted
 WRITES = (*GUARANTEES, NAMED)
-STEPS = ("_read_decision", "_fence_and_check", "_check", "_decide", "_commit_all", "_record_and_fence_late")
+STEPS = ("_read_decision", "_fence_and_check", "_check", "_decide", "_commit_or_fail", "_record_and_fence_late")
 
 
 class Bench:

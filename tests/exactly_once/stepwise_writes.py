@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow as pa
 
 from spark_kafka_sink.admin.transaction_client import TransactionClient
-from spark_kafka_sink.exactly_once.decisions import abort_prefix, roll_forward
+from spark_kafka_sink.exactly_once.decisions import abort_prefix, carry_out_decision
 from spark_kafka_sink.exactly_once.ledger import Ledger
 from spark_kafka_sink.exactly_once.ledger_records import Decision
 from spark_kafka_sink.exactly_once.names import AttemptId, PrefixNames
@@ -175,7 +175,7 @@ class Run:
 
     def carry_out(self) -> None:
         """Do as a driver that goes on after `decide`."""
-        assert roll_forward(self.ledger) is not None
+        assert carry_out_decision(self.ledger) is not None
 
     def write_version(self, version: int, *partitions: Sequence[str]) -> Committed:
         return self.commit(self.reports(version, *partitions))

@@ -96,7 +96,7 @@ COMMIT_STEPS: Mapping[str, Call] = {
     "6b fence": Call(TransactionClient, "fence", _until_the_decision),
     "6b complete": Call(TransactionClient, "abort_fenced", _until_the_decision),
     "6c": Call(VersionCommit, "_check"),  # and 6d beside it
-    "6e width": Call(Ledger, "record_width"),
+    "6e width": Call(Ledger, "record_partition_count"),
     "6e": Call(Ledger, "write_decision", _says_decided),
     "6f": Call(TransactionClient, "end_transactions"),
     "6g mark": Call(VersionCommit, "_ask_to_record"),  # and the list of 6g beside it

@@ -751,8 +751,8 @@ def test_markers_of_all_partitions_that_there_ever_were_are_read(broker: FakeBro
 @pytest.mark.parametrize("partitions", [1, 2, 3, 4, 5, 64, 65])
 def test_as_many_partitions_are_on_record_as_there_were_and_never_fewer(run: Runs, partitions: int) -> None:
     ledger = Ledger(run("r1").client, run("r1").names, "q", TOPIC)
-    ledger.record_width(partitions)
-    ledger.record_width(1)
+    ledger.record_partition_count(partitions)
+    ledger.record_partition_count(1)
     _, recorded = ledger.client.ask(ledger.all_markers_question(1))
     assert partitions <= recorded < 2 * partitions or partitions == recorded == 1
 

@@ -279,7 +279,7 @@ def test_so_many_overflow_groups_are_read_and_one_more_is_an_error(ledger: Ledge
 
 NUMBERS: dict[str, tuple[int, Callable[[Decision], int]]] = {  # the word in the metadata: the largest, and where it is read to
     "tasks": (MAX_TASKS, lambda decision: decision.task_count),
-    "partitions": (2**20, lambda decision: decision.max_width),
+    "partitions": (2**20, lambda decision: decision.max_partition_count),
     "rows": (MAX_NUMBER, lambda decision: decision.content.rows),
     "fingerprint": (LARGEST, lambda decision: decision.content.fingerprint),
 }
@@ -454,7 +454,7 @@ def test_the_markers_of_all_partitions_on_record_are_read_in_two_steps(ledger: L
     for partition in range(5):
         groups.put(f"P-q-{partition}-marker", 7, marker_text(Content(partition, 0)))
     assert ledger.client.ask(ledger.all_markers_question(2))[1] == 0
-    ledger.record_width(5)
+    ledger.record_partition_count(5)
     assert groups.kept["P-q-3-width"] == (8, "")
     groups.fetches.clear()
     markers, recorded = ledger.client.ask(ledger.all_markers_question(2))
@@ -469,8 +469,8 @@ def test_the_markers_of_all_partitions_on_record_are_read_in_two_steps(ledger: L
 
 @pytest.mark.parametrize(("partitions", "width"), [(1, 1), (2, 2), (3, 4), (4, 4), (5, 8), (MAX_TASKS, 2**20)])
 def test_widths_are_powers_of_two_each_in_a_group_of_its_own(ledger: Ledger, groups: Groups, partitions: int, width: int) -> None:
-    ledger.record_width(partitions)
-    ledger.record_width(1)
+    ledger.record_partition_count(partitions)
+    ledger.record_partition_count(1)
     assert {offset for offset, _ in groups.kept.values()} == {1, width}
     assert set(groups.kept) == {"P-q-0-width", f"P-q-{width.bit_length() - 1}-width"}
 

@@ -306,7 +306,7 @@ def test_a_commit_whose_answers_never_come_is_finished_by_the_next_run(world: Wo
     """What was asked is carried out. The driver cannot know, fails, and calls abort(), which leaves alone what is decided."""
     run = world.run("r1", cluster.proxied_servers, **{**QUICK_REQUESTS, "max.block.ms": 3_000})
     reports = run.reports(0, *FIRST)  # by then every broker knows the topic
-    Ledger(world.client, run.names, "q", world.topic).record_width(len(FIRST))  # else this is the first that is not answered
+    Ledger(world.client, run.names, "q", world.topic).record_partition_count(len(FIRST))  # else this is not answered first
     cluster.proxy.arm(Fault.SWALLOW, api, times=1_000)
     with pytest.raises(KafkaError) as raised:
         run.commit(reports)

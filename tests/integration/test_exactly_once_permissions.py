@@ -15,7 +15,7 @@ import pytest
 from jobs.local_kafka import LocalKafka
 from spark_kafka_sink.admin.transaction_client import DEFAULT_LONGEST_TRANSACTION_MS, TransactionClient
 from spark_kafka_sink.errors import AuthorizationError, KafkaError
-from spark_kafka_sink.exactly_once.decisions import roll_forward
+from spark_kafka_sink.exactly_once.decisions import carry_out_decision
 from spark_kafka_sink.exactly_once.ledger import Ledger
 from spark_kafka_sink.exactly_once.ledger_records import DecisionState
 from spark_kafka_sink.exactly_once.version_commit import Committed, HowCommitted
@@ -224,7 +224,7 @@ def test_an_operator_who_may_not_record_a_commit_commits_rows_and_gets_an_error(
     run.decide(run.reports(0, *FIRST))
     missing.deny(world)
     with pytest.raises(AuthorizationError) as raised:
-        roll_forward(Ledger(run.client, run.names, "q", world.topic))
+        carry_out_decision(Ledger(run.client, run.names, "q", world.topic))
     check_error(world, raised.value, missing)
     world.audit(rows_of(FIRST))
     world.check()

@@ -16,7 +16,7 @@ from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 from spark_kafka_sink import exactly_once_options
 from spark_kafka_sink.errors import KafkaError
-from spark_kafka_sink.exactly_once.decisions import commit_decided
+from spark_kafka_sink.exactly_once.decisions import commit_entries
 from spark_kafka_sink.exactly_once.ledger_records import Decision
 from spark_kafka_sink.exactly_once.version_commit import VersionCommit
 from spark_kafka_sink.exactly_once.writes import CommitFailedError, ReplayError
@@ -127,7 +127,7 @@ def crash_after_the_decision(sink: Sink, committed: int = 0, fenced: int = 0) ->
         raise CrashError
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(VersionCommit, "_commit_all", commit_all)
+        patch.setattr(VersionCommit, "_commit_or_fail", commit_all)
         with pytest.raises(CrashError):
             sink.write()
 
@@ -152,9 +152,9 @@ def test_a_new_version_that_is_incomplete_is_completed_with_its_schema(sink: Sin
         def fence_first(ledger: Any, decision: Decision, **how: Any) -> Any:
             first = decision.entries[0].prepared_transaction(ledger.names, ledger.owner)
             ledger.client.fence([first.transactional_id])
-            return commit_decided(ledger, decision, **how)
+            return commit_entries(ledger, decision, **how)
 
-        patch.setattr("spark_kafka_sink.exactly_once.version_commit.commit_decided", fence_first)
+        patch.setattr("spark_kafka_sink.exactly_once.version_commit.commit_entries", fence_first)
         with pytest.raises(CommitFailedError, match="transactions were gone"):
             sink.write()
     assert sink.seen() == [(1, 3)]

@@ -63,7 +63,7 @@ class Encoding:
         """Add to `refusals` the rows that have a value and are to be refused."""
         refusals.add(is_refused if valid is None else is_refused & valid, self.path, reason)
 
-    def matrix(self, column: pa.Array) -> NDArray[np.uint8] | None:  # noqa: ARG002
+    def byte_matrix(self, column: pa.Array) -> NDArray[np.uint8] | None:  # noqa: ARG002
         """uint8[rows, bytes of each]: what `pieces` describe, in one step. None if rows may differ in size, or some are null."""
         return None
 
@@ -162,9 +162,9 @@ class RowBytes(NamedTuple):
 
 def encode_rows(encoding: Encoding, column: pa.Array, refusals: Refusals) -> RowBytes:
     """The bytes of each row; a refused row has none."""
-    matrix = encoding.matrix(column)
-    if matrix is not None:
-        return RowBytes(np.arange(len(matrix) + 1) * matrix.shape[1], pa.py_buffer(matrix))
+    byte_matrix = encoding.byte_matrix(column)
+    if byte_matrix is not None:
+        return RowBytes(np.arange(len(byte_matrix) + 1) * byte_matrix.shape[1], pa.py_buffer(byte_matrix))
     size = _block_rows(column)
     starts = range(0, len(column), size)
     return join_encoded([_encode_block(encoding, column.slice(start, size), refusals, start) for start in starts])

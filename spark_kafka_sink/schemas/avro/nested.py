@@ -54,8 +54,8 @@ class BranchEncoding(Encoding):
     def value_pieces(self, column: pa.Array, valid: Mask | None, refusals: Refusals) -> list[Piece]:
         return [*constant(encode_varint(self.branch), valid), *self.value.value_pieces(column, valid, refusals)]
 
-    def matrix(self, column: pa.Array) -> NDArray[np.uint8] | None:
-        values = self.value.matrix(column)
+    def byte_matrix(self, column: pa.Array) -> NDArray[np.uint8] | None:
+        values = self.value.byte_matrix(column)
         if values is None:
             return None
         branch = np.frombuffer(encode_varint(self.branch), np.uint8)

@@ -61,8 +61,8 @@ class IntegerEncoding(Encoding):
         if self.divisor != 1:
             quotients = values // self.divisor
             if not self.truncates:
-                is_between = quotients * self.divisor != values
-                self.refuse(is_between, valid, refusals, f"it is no whole number of {self.unit}, the schema's unit")
+                has_remainder = quotients * self.divisor != values
+                self.refuse(has_remainder, valid, refusals, f"it is no whole number of {self.unit}, the schema's unit")
             values = quotients
         if self.is_int:
             is_wide = values.astype(np.int32) != values
@@ -82,7 +82,7 @@ class FloatEncoding(Encoding):
             return [Word(octets, self.size, self.size)]
         return [Word(octets * valid, valid * np.int64(self.size), self.size)]
 
-    def matrix(self, column: pa.Array) -> NDArray[np.uint8] | None:
+    def byte_matrix(self, column: pa.Array) -> NDArray[np.uint8] | None:
         column = plain_column(column)
         if column.null_count or not len(column):
             return None

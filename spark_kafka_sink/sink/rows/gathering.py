@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from spark_kafka_sink.records.row_mapping import RowMapping
 from spark_kafka_sink.sink.rows.chunk import Chunk
-from spark_kafka_sink.sink.rows.idle_timeout import check_rates
+from spark_kafka_sink.sink.rows.idle_timeout import checked_chunks
 from spark_kafka_sink.sink.rows.rate_limit import RateLimit
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ class SparkRows:
         if rate_limit is None:
             return self._gather(MAX_GATHERED_ROWS, MAX_GATHERED_BYTES)
         single_batches = self._gather(1, 1)
-        return single_batches if idle_timeout_s is None else check_rates(single_batches, rate_limit.seconds_of, idle_timeout_s)
+        return single_batches if idle_timeout_s is None else checked_chunks(single_batches, rate_limit.seconds_of, idle_timeout_s)
 
     def _gather(self, max_rows: int, max_bytes: int) -> Iterator[Chunk]:
         """Consecutive batches, of up to so many rows and bytes. A larger batch is a chunk by itself, an empty one is left out.

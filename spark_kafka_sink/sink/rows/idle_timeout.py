@@ -20,22 +20,21 @@ MAX_BYTES_AHEAD = 16 * 1024 * 1024  # of rows that sockets may hold; 7 MB were m
 RATES_SHARE = 0.8  # of the time-out that the rates may take; the rest is for metadata, the last responses and everything else
 
 
-def check_rates(chunks: Iterator[Chunk], seconds_of: Callable[[Chunk], float], timeout_s: float) -> Iterator[Chunk]:
-    """The same chunks. Those that Spark may deliver at once are read and checked before the first is yielded.
+def checked_chunks(chunks: Iterator[Chunk], seconds_of: Callable[[Chunk], float], timeout_s: float) -> Iterator[Chunk]:
+    """Yield the same chunks. Reads and checks those that Spark may deliver at once before it yields the first.
 
-    Args:
-        seconds_of: how long a chunk takes at the user's rates.
-
-    Raises ConfigError when the rates are too low.
+    `seconds_of`: how long a chunk takes at the user's rates. Raises ConfigError when the rates are too low.
     """
     allowed_s = RATES_SHARE * timeout_s
     chunks_ahead: deque[Chunk] = deque()
-    row_count, size, seconds = 0, 0, 0.0
-    while size < MAX_BYTES_AHEAD and (chunk := next(chunks, None)) is not None:
+    row_count, size_bytes, needed_s = 0, 0, 0.0
+    while size_bytes < MAX_BYTES_AHEAD and (chunk := next(chunks, None)) is not None:
         chunks_ahead.append(chunk)
-        row_count, size, seconds = row_count + len(chunk.numbers), size + chunk.size_bytes, seconds + seconds_of(chunk)
-        if seconds > allowed_s:
-            raise _too_slow_error(row_count, seconds, timeout_s)
+        row_count += len(chunk.numbers)
+        size_bytes += chunk.size_bytes
+        needed_s += seconds_of(chunk)
+        if needed_s > allowed_s:
+            raise _too_slow_error(row_count, needed_s, timeout_s)
     while chunks_ahead:
         yield chunks_ahead.popleft()
     for chunk in chunks:
@@ -44,9 +43,9 @@ def check_rates(chunks: Iterator[Chunk], seconds_of: Callable[[Chunk], float], t
         yield chunk
 
 
-def _too_slow_error(row_count: int, seconds: float, timeout_s: float) -> ConfigError:
+def _too_slow_error(row_count: int, needed_s: float, timeout_s: float) -> ConfigError:
     return ConfigError(
-        f"maxRecordsPerSecond or maxBytesPerSecond is too low for Spark's idle time-out: the task needs {seconds:.0f} s for"
+        f"maxRecordsPerSecond or maxBytesPerSecond is too low for Spark's idle time-out: the task needs {needed_s:.0f} s for"
         f" {row_count} rows that Spark may deliver at once. After {timeout_s:g} s Spark would kill the task's Python worker as"
         " idle (spark.python.worker.idleTimeoutSeconds, with killOnIdleTimeout=true), and each retry would write the first rows"
         " again. Raise the time-out or the rate, set spark.python.worker.killOnIdleTimeout=false, or give each task fewer rows"

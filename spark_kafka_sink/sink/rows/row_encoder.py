@@ -40,13 +40,13 @@ class RowEncoder:
         registry: to be asked for the schemas of topics.
         schema_ids: by part, the id of the schema that an earlier run of this write has used: its rows are encoded with it again.
             A part in which each topic has its own schema is not among them.
-        only_compares: the rows are not written, as those of the earlier run are in Kafka or decided. If the columns do not fit
-            that run's schema, the rows differ for certain; the plan's schema is then used to show the difference.
+        must_write: False if the earlier run's rows are in Kafka or decided, so that these are only compared with them. If the
+            columns then do not fit that run's schema, they are encoded with the plan's, and the comparison finds them different.
         missing_topics: returns which of these valid names no topic has. It may block.
-        keeps_all: all rows that cannot be encoded; False: only the first of each chunk, which fails the task.
+        keeps_all_refused_rows: False keeps only the first row of each chunk that cannot be encoded; it fails the task.
 
     Raises:
-        ReplayError: the columns do not fit the schema that the earlier run has used.
+        ReplayError: the columns do not fit the schema that the earlier run has used, and the rows are to be written.
         RegistryError: the registry does not give that schema.
     """
 
@@ -57,14 +57,14 @@ class RowEncoder:
         schema_ids: Mapping[str, int],
         *,
         missing_topics: Callable[[Sequence[str]], Collection[str]],
-        keeps_all: bool,
-        only_compares: bool = False,
+        keeps_all_refused_rows: bool,
+        must_write: bool = True,
     ) -> None:
         self._parts = [
-            _TaskPartEncoder(each, registry, schema_ids.get(each.wanted_schema.part), missing_topics, only_compares)
+            _TaskPartEncoder(each, registry, schema_ids.get(each.wanted_schema.part), missing_topics, must_write)
             for each in parts
         ]
-        self._keeps_all = keeps_all
+        self._keeps_all_refused_rows = keeps_all_refused_rows
 
     def uses(self) -> tuple[SchemaUse, ...]:
         """The schemas that rows were encoded with so far."""
@@ -83,12 +83,12 @@ class RowEncoder:
         refused_rows = list(each_row_once(each for part in parts.values() for each in part.refused_rows))
         if not refused_rows:
             return new_chunk
-        rest = new_chunk.drop(np.concatenate([each.rows for each in refused_rows]))
-        if not self._keeps_all:
+        encodable_chunk = new_chunk.drop(np.concatenate([each.rows for each in refused_rows]))
+        if not self._keeps_all_refused_rows:
             first = min(refused_rows, key=lambda each: int(each.rows[0]))
             refused_rows = [first._replace(rows=first.rows[:1])]
         unencoded_rows = tuple(UnencodedRows(_as_json(chunk, new_chunk, parts, each.rows), *each[1:]) for each in refused_rows)
-        return replace(rest, unencoded_rows=unencoded_rows)
+        return replace(encodable_chunk, unencoded_rows=unencoded_rows)
 
 
 def _as_json(original: Chunk, encoded_chunk: Chunk, encoded_parts: Mapping[str, EncodedColumn], rows: PerRow) -> Chunk:
@@ -112,7 +112,7 @@ class _TaskPartEncoder:
     registry: KnownSchemas
     schema_id: int | None
     missing_topics: Callable[[Sequence[str]], Collection[str]]
-    only_compares: bool
+    must_write: bool
 
     def __post_init__(self) -> None:
         self._wanted_schema = self.planned_part.wanted_schema
@@ -140,23 +140,23 @@ class _TaskPartEncoder:
 
     def _encode_by_topic(self, column: pa.Array, topic: pa.Array) -> EncodedColumn:
         """Each topic's rows with its schema, in the order of the rows again."""
-        pieces: list[pa.Array] = []
+        columns: list[pa.Array] = []
         refused_rows: list[UnencodableRows] = []
         groups = list(_rows_of_topics(topic))
         new_topics = [name for name, _ in groups if name is not None and name not in self._encoders_by_topic]
         missing_topics = self.missing_topics(new_topics) if new_topics else ()
         for name, rows in groups:
-            piece = column if len(groups) == 1 else take_rows(column, rows)
-            if name is None or name in missing_topics:
-                pieces.append(json_texts(piece).cast(pa.binary()))  # these rows are refused for their topic, which has no schema
+            topic_column = column if len(groups) == 1 else take_rows(column, rows)
+            if name is None or name in missing_topics:  # these rows are refused for their topic, which has no schema
+                columns.append(json_texts(topic_column).cast(pa.binary()))
                 continue
-            encoded_rows = self._encode_with(self._encoder_of(name), piece)
-            pieces.append(encoded_rows.values)
+            encoded_rows = self._encode_with(self._encoder_of(name), topic_column)
+            columns.append(encoded_rows.values)
             refused_rows += [each._replace(rows=rows[each.rows]) for each in encoded_rows.refused_rows]
         if len(groups) == 1:
-            return EncodedColumn(pieces[0], refused_rows)
+            return EncodedColumn(columns[0], refused_rows)
         order = np.concatenate([rows for _, rows in groups])
-        return EncodedColumn(_concatenate(pieces).take(pa.array(np.argsort(order, kind="stable"))), refused_rows)
+        return EncodedColumn(_concatenate(columns).take(pa.array(np.argsort(order, kind="stable"))), refused_rows)
 
     def _encoder_of(self, topic: str) -> PartEncoder:
         encoder = self._encoders_by_topic.get(topic)
@@ -170,7 +170,7 @@ class _TaskPartEncoder:
         try:
             return self._wanted_schema.encoder_of_id(self.registry, self.schema_id, planned_encoder.use.subject)
         except SchemaError as error:
-            if self.only_compares:
+            if not self.must_write:
                 return planned_encoder
             raise ReplayError(
                 f"an earlier run has begun this version with {self.name} schema {self.schema_id}, and only a part of it is in"
@@ -193,6 +193,6 @@ def _rows_of_topics(topic: pa.Array) -> Iterator[tuple[str | None, PerRow]]:
             yield name, rows
 
 
-def _concatenate(pieces: list[pa.Array]) -> pa.Array:
-    kind = pa.large_binary() if any(pa.types.is_large_binary(piece.type) for piece in pieces) else pa.binary()
-    return pa.concat_arrays([piece.cast(kind) for piece in pieces])
+def _concatenate(columns: list[pa.Array]) -> pa.Array:
+    kind = pa.large_binary() if any(pa.types.is_large_binary(column.type) for column in columns) else pa.binary()
+    return pa.concat_arrays([column.cast(kind) for column in columns])

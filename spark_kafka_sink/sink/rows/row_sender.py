@@ -101,7 +101,7 @@ class RowSender:
     def commit_message(self, task: Task, waited_s: float, schemas: tuple[SchemaUse, ...] = ()) -> KafkaCommitMessage:
         """Make the task's message, after finish(). `waited_s`: for Spark's rows. `schemas`: that the rows were encoded with."""
         metrics = self._producer.metrics(since_start=True)
-        held_back_s = 0.0 if self.rate_limit is None else self.rate_limit.waited_ms / 1000
+        held_back_s = 0.0 if self.rate_limit is None else self.rate_limit.held_back_ms / 1000
         return KafkaCommitMessage(
             spark_partition=task.partition,
             attempt=task.attempt,
@@ -110,11 +110,11 @@ class RowSender:
             rows=self.acknowledged,
             bytes=sum(each.bytes for each in self._ranges),
             counters=tuple(round(metrics.get(name, 0), 3) for name in COUNTERS),
-            seconds=elapsed_s(task.started_s),
+            seconds=elapsed_s(task.started_monotonic_s),
             skipped=self.skipped_by_reason.total(),
             dead_lettered=self.dead_lettered_by_reason.total(),
             written=merge_ranges(self._ranges),
-            times=TaskTimes(task.started_at_ms, round(waited_s, 3), round(held_back_s, 3)),
+            times=TaskTimes(task.started_wall_ms, round(waited_s, 3), round(held_back_s, 3)),
             skipped_by_reason=tuple(self.skipped_by_reason.items()),
             dead_lettered_by_reason=tuple(self.dead_lettered_by_reason.items()),
             schemas=schemas,

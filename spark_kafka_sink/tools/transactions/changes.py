@@ -14,7 +14,7 @@ from urllib.parse import unquote
 
 from spark_kafka_sink.admin.transaction_client import TransactionClient
 from spark_kafka_sink.errors import KafkaError, printable
-from spark_kafka_sink.exactly_once.decisions import decisions_of, roll_forward
+from spark_kafka_sink.exactly_once.decisions import carry_out_decision, decisions_of
 from spark_kafka_sink.exactly_once.fencing import fence_all
 from spark_kafka_sink.exactly_once.ledger import Ledger
 from spark_kafka_sink.exactly_once.names import AttemptId, PrefixNames
@@ -175,13 +175,13 @@ class CommitDecided(_Change):
     def _end(self, verdicts: Sequence[Verdict]) -> bool:
         owners = dict.fromkeys(each.transaction.attempt_id.owner for each in verdicts)
         decisions = decisions_of(self._client, self._names, owners).values()
-        successes = [self._roll_forward(each[-1].ledger) for each in decisions if each]
+        successes = [self._carry_out_decision(each[-1].ledger) for each in decisions if each]
         return all(successes)
 
-    def _roll_forward(self, ledger: Ledger) -> bool:
+    def _carry_out_decision(self, ledger: Ledger) -> bool:
         name = printable(unquote(ledger.owner))
         try:
-            decision = roll_forward(ledger)
+            decision = carry_out_decision(ledger)
         except CommitFailedError as error:
             self._console.note(f"error: owner {name}: {error}")
             return False

@@ -14,7 +14,7 @@ from spark_kafka_sink.errors import ConfigError
 from spark_kafka_sink.records.row_mapping import RowMapping
 from spark_kafka_sink.sink.rows import idle_timeout
 from spark_kafka_sink.sink.rows.gathering import SparkRows
-from spark_kafka_sink.sink.rows.idle_timeout import check_rates
+from spark_kafka_sink.sink.rows.idle_timeout import checked_chunks
 from spark_kafka_sink.sink.rows.rate_limit import RateLimit
 from spark_kafka_sink.sink.rows.row_sender import RowSender
 from spark_kafka_sink.sink.task import idle_timeout_s
@@ -126,4 +126,4 @@ def test_with_rates_a_batch_is_sent_before_the_next_is_read() -> None:
 
 def test_chunks_come_out_as_they_went_in() -> None:
     given = [chunk_of(pa.Table.from_batches([batch(each)]), MAPPING) for each in (3, 0, 5)]
-    assert list(map(id, check_rates(iter(given), lambda each: len(each.numbers), 60))) == list(map(id, given))
+    assert list(map(id, checked_chunks(iter(given), lambda each: len(each.numbers), 60))) == list(map(id, given))

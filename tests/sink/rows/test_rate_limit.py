@@ -34,7 +34,7 @@ def test_records_are_given_out_in_portions_of_a_quarter_of_a_second() -> None:
     clock = Watched()
     rate_limit = RateLimit(100, None, clock)
     assert times(rate_limit, clock, [1] * 60) == [(0, 0, 25), (250, 25, 50), (500, 50, 60)]
-    assert rate_limit.waited_ms == 500
+    assert rate_limit.held_back_ms == 500
 
 
 def test_bytes_are_counted_row_by_row() -> None:

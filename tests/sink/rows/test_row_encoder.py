@@ -65,7 +65,7 @@ def no_topic(_: Sequence[str]) -> list[str]:
 
 
 def encoder(known: KnownSchemas, *parts: PlannedPart, **options: Any) -> RowEncoder:
-    return RowEncoder(parts, known, **({"schema_ids": {}, "keeps_all": True, "missing_topics": no_topic} | options))
+    return RowEncoder(parts, known, **({"schema_ids": {}, "keeps_all_refused_rows": True, "missing_topics": no_topic} | options))
 
 
 def test_values_and_keys_are_encoded_and_nulls_stay(registry: FakeRegistry, known: KnownSchemas) -> None:
@@ -117,7 +117,7 @@ def test_a_row_counts_once_and_only_its_bad_part_is_json(registry: FakeRegistry,
 
 def test_where_a_row_fails_the_task_only_the_first_becomes_json(registry: FakeRegistry, known: KnownSchemas) -> None:
     registry.register("t-value", ROW_TEXT)
-    found = encoder(known, planned(known), keeps_all=False).encode(chunk([{"id": 1}, {"id": None}, {"id": None}]))
+    found = encoder(known, planned(known), keeps_all_refused_rows=False).encode(chunk([{"id": 1}, {"id": None}, {"id": None}]))
     (unencoded,) = found.unencoded_rows
     assert list(unencoded.chunk.numbers) == [101]
 
