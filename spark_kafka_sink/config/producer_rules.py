@@ -1,7 +1,7 @@
 """What the producer's options require of each other. In Java: ProducerConfig.postProcessParsedConfig and
 KafkaProducer.configureDeliveryTimeout.
 
-A rule is a function of `values`: of all options by attribute name, with the set of keys that the user wrote under "given_keys".
+A rule gets the values of all options by attribute name, and under "given_keys" the set of the keys that the user has set.
 A rule either yields what is wrong, or changes values and returns None. ProducerConfig.read applies the rules in order of
 declaration. It skips a rule if one of the rule's keys has an invalid value, since that value is reported already.
 """

@@ -146,8 +146,8 @@ def without_login(text: str) -> str:
     [hidden] if there is no host where a host should be, as the text may be user:password. A text without :// is shown only if it
     is a host, or host:port.
     """
-    scheme, slashes, rest = text.partition("://") if "://" in text else ("", "", text)
-    location = re.split("[?#]", rest.rpartition("@")[2])[0] if slashes else rest
+    scheme, slashes, after_scheme = text.partition("://") if "://" in text else ("", "", text)
+    location = re.split("[?#]", after_scheme.rpartition("@")[2])[0] if slashes else after_scheme
     place = _PLACE.fullmatch(location.partition("/")[0] if slashes else location)
     is_place = place is not None and 1 <= int(place[1] or 1) <= 65_535
     if looks_like_a_secret(text) or not is_place or not _SCHEME.fullmatch(scheme):
@@ -157,10 +157,10 @@ def without_login(text: str) -> str:
 
 def _parse_strategy(name: str) -> str:
     """The simple name of a strategy; its package does not matter."""
-    simple = name.rpartition(".")[2]
-    if simple not in _STRATEGIES:
+    simple_name = name.rpartition(".")[2]
+    if simple_name not in _STRATEGIES:
         raise InvalidValueError(f"use one of {', '.join(_STRATEGIES)}, or name the subject itself")
-    return simple
+    return simple_name
 
 
 @dataclass(frozen=True, slots=True)

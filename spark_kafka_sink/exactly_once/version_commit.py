@@ -5,9 +5,9 @@
                   out instead of a new one; but if a part of its rows was lost, and this run's tasks have written that part again,
                   this run's transactions are committed instead
               6b  fence every unfinished id under the prefix that is not in the reports
-              6c  read the markers of all partitions that there ever were. Fail in each of three cases. A task has not seen a
-                  marker of this version: other rows, or another run's. A task found its rows decided, and they have no marker.
-                  Tasks have encoded with different schemas: the schemas of the markers are then recorded for the next run
+              6c  read the markers of all partitions that there ever were. Fail in each of three cases. A partition has a
+                  marker of this version that its task has not seen: other rows, or another run's. A task found its rows decided,
+                  and they have no marker. Tasks have encoded with different schemas: the markers' are recorded for the next run
               6d  fail unless all transactions of the reports are still open, and empty tasks still have their ids. If 6c or 6d
                   fails, nothing of this run is visible
               6e  record how many partitions there are, then the decision

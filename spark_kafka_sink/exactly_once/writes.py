@@ -13,7 +13,7 @@ from spark_kafka_sink.errors import KafkaError, printable
 from spark_kafka_sink.exactly_once.names import AttemptId, PrefixNames
 from spark_kafka_sink.protocol.producer_identity import PreparedTransaction, ProducerIdentity
 
-_MAX_HOST_LENGTH = 200
+_MAX_HOST_CHARACTERS = 200
 _FINGERPRINT_COUNT = 1 << 64
 
 
@@ -69,7 +69,7 @@ class DriverTime(NamedTuple):
 
     @classmethod
     def now(cls) -> DriverTime:
-        return cls(printable(socket.gethostname())[:_MAX_HOST_LENGTH] or "?", Clock().wall_ms())
+        return cls(printable(socket.gethostname())[:_MAX_HOST_CHARACTERS] or "?", Clock().wall_ms())
 
 
 class TaskTransaction(NamedTuple):

@@ -93,12 +93,12 @@ class _FramedEncoding(Encoding):
 def _join_small_chunks(column: pa.Array | pa.ChunkedArray) -> Iterator[pa.Array]:
     """The chunks, with small neighbors joined: the work for a chunk takes as long as that for hundreds of rows."""
     waiting_chunks: list[pa.Array] = []
-    row_count = size = 0
+    row_count = size_bytes = 0
     for chunk in map(plain_column, arrays_of(column)):
-        row_count, size = row_count + len(chunk), size + bytes_of(chunk)
-        if waiting_chunks and (row_count > MAX_BLOCK_ROWS or size > MAX_BLOCK_BYTES):
+        row_count, size_bytes = row_count + len(chunk), size_bytes + bytes_of(chunk)
+        if waiting_chunks and (row_count > MAX_BLOCK_ROWS or size_bytes > MAX_BLOCK_BYTES):
             yield _concatenate(waiting_chunks)
-            waiting_chunks, row_count, size = [], len(chunk), bytes_of(chunk)
+            waiting_chunks, row_count, size_bytes = [], len(chunk), bytes_of(chunk)
         waiting_chunks.append(chunk)
     if waiting_chunks:
         yield _concatenate(waiting_chunks)

@@ -164,7 +164,7 @@ class _Parser:
     def __init__(self, references: Mapping[str, str]) -> None:
         self._references = dict(references)  # the references that are not parsed yet
         self._types: dict[str, _NamedType] = {}
-        self._sizes: dict[str, int] = {}  # how many types each named type consists of
+        self._type_counts: dict[str, int] = {}  # how many types each named type consists of
         self._open_records: list[str] = []  # names of the records that are being parsed
         self._path: list[str] = []
         self._depth = 0  # of the records, arrays and maps around
@@ -236,12 +236,12 @@ class _Parser:
 
     def _parse_record(self, declaration: dict[str, Any], namespace: str) -> _NamedType:
         name, namespace = self._parse_declared_name(declaration, namespace)
-        count_before = self._type_count
+        count_before_record = self._type_count
         self._open_records.append(name)
         fields = self._parse_fields(declaration, namespace)
         self._open_records.pop()
         record = AvroRecord(name, fields, self._aliases(declaration, namespace), _doc(declaration))
-        return self._add_type(record, 1 + self._type_count - count_before)
+        return self._add_type(record, 1 + self._type_count - count_before_record)
 
     def _parse_fields(self, declaration: dict[str, Any], namespace: str) -> tuple[AvroField, ...]:
         declarations = self._require(declaration, "fields")
@@ -284,7 +284,7 @@ class _Parser:
         if named_type.name in self._types:
             self._fail(f"type {printable(named_type.name)} is declared more than once")
         self._types[named_type.name] = named_type
-        self._sizes[named_type.name] = type_count
+        self._type_counts[named_type.name] = type_count
         return named_type
 
     # NAMES
@@ -296,7 +296,7 @@ class _Parser:
             if full_name in self._open_records:
                 self._fail(f"record {printable(full_name)} contains itself, which a column cannot")
             if full_name in self._types or self._parse_references_until(full_name):
-                self._count_types(self._sizes[full_name] - 1)
+                self._count_types(self._type_counts[full_name] - 1)
                 return self._types[full_name]
         self._fail(f"type {printable(candidates[0])} is not declared before it is used")
 
@@ -318,10 +318,10 @@ class _Parser:
             namespace = enclosing
         for part in namespace.split(".") if namespace else []:
             self._require_simple_name(part, f"namespace {printable(namespace)}")
-        simple = self._require_simple_name(name, "the name of a type")
-        if simple in PRIMITIVES and not namespace:  # as in Java; Spark gives such names to records, but in a namespace
-            self._fail(f"{simple} is a type of Avro, and cannot be declared without a namespace")
-        return (f"{namespace}.{simple}" if namespace else simple), namespace
+        simple_name = self._require_simple_name(name, "the name of a type")
+        if simple_name in PRIMITIVES and not namespace:  # as in Java; Spark gives such names to records, but in a namespace
+            self._fail(f"{simple_name} is a type of Avro, and cannot be declared without a namespace")
+        return (f"{namespace}.{simple_name}" if namespace else simple_name), namespace
 
     def _require_simple_name(self, name: Any, subject: str) -> str:
         if not isinstance(name, str) or not _NAME.fullmatch(name):

@@ -93,8 +93,8 @@ class KnownSchemas:
         return self._keep(key, schema)
 
     def _is_fresh(self, answer: _CachedAnswer) -> bool:
-        seconds = self.config.latest_cache_ttl_sec
-        return seconds < 0 or self.clock.now_ms() - answer.kept_at_ms < 1000 * seconds
+        max_age_s = self.config.latest_cache_ttl_sec
+        return max_age_s < 0 or self.clock.now_ms() - answer.kept_at_ms < 1000 * max_age_s
 
     def lookup(self, subject: str, text: str) -> RegisteredSchema | None:
         """As SchemaRegistry.lookup. None is not kept: the next call asks again."""

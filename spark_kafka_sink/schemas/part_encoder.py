@@ -58,7 +58,7 @@ def framed_column(column: pa.Array | pa.ChunkedArray, prefix: bytes) -> pa.Array
     if payloads is None:
         return pa.nulls(len(column), pa.binary())
     payloads = contiguous(payloads)
-    size = payloads.nbytes + len(prefix) * len(payloads)
-    kind = pa.large_binary() if size > INT32_MAX or pa.types.is_large_binary(payloads.type) else pa.binary()
+    size_bytes = payloads.nbytes + len(prefix) * len(payloads)
+    kind = pa.large_binary() if size_bytes > INT32_MAX or pa.types.is_large_binary(payloads.type) else pa.binary()
     frame = pa.scalar(prefix, kind)
     return pc.binary_join_element_wise(frame, payloads.cast(kind), pa.scalar(b"", kind))

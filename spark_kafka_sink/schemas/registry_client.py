@@ -121,16 +121,16 @@ class RegistryClient:
         if self._clock.now_ms() >= deadline_ms:
             raise _too_late_error(request, config.schema_registry_default_api_timeout_ms)
         backoff = ExponentialBackoff(config.schema_registry_retries_wait_ms, config.schema_registry_retries_max_wait_ms, Random())
-        attempts = 0
+        attempt_count = 0
         while True:
             outcome = self._ask_each(request, deadline_ms)
             if isinstance(outcome, RegistryAnswer):
                 return outcome
-            wait_ms = backoff.backoff_ms(attempts)
-            attempts += 1
-            may_retry = any(failure.may_retry for failure in outcome) and attempts <= config.schema_registry_max_retries
+            wait_ms = backoff.backoff_ms(attempt_count)
+            attempt_count += 1
+            may_retry = any(failure.may_retry for failure in outcome) and attempt_count <= config.schema_registry_max_retries
             if not may_retry or self._clock.now_ms() + wait_ms >= deadline_ms:
-                raise _unreachable_error(request, outcome, attempts)
+                raise _unreachable_error(request, outcome, attempt_count)
             logger.warning("! cannot %s: %s; retrying in %d ms", request.action, "; ".join(map(str, outcome)), wait_ms)
             sleep(self._clock, wait_ms)
 
@@ -220,10 +220,10 @@ def _read_content(response: urllib3.BaseHTTPResponse, attempt: RegistryAttempt) 
     content = bytearray()
     while len(content) <= MAX_ANSWER_BYTES:
         attempt.remember(response.connection)
-        piece = response.read1(65_536, decode_content=False)
-        if not piece:
+        received = response.read1(65_536, decode_content=False)
+        if not received:
             return bytes(content)
-        content += piece
+        content += received
     return None
 
 
@@ -278,10 +278,10 @@ def _too_late_error(request: RegistryRequest, limit_ms: int) -> RegistryError:
     )
 
 
-def _unreachable_error(request: RegistryRequest, failures: list[_NoAnswer], attempts: int) -> RegistryError:
+def _unreachable_error(request: RegistryRequest, failures: list[_NoAnswer], attempt_count: int) -> RegistryError:
     return RegistryError(
-        f"cannot {request.action}, after {attempts} attempt(s): {'; '.join(map(str, failures))}; check schema.registry.url, and"
-        " whether the registry runs and can be reached from here",
+        f"cannot {request.action}, after {attempt_count} attempt(s): {'; '.join(map(str, failures))}; check schema.registry.url,"
+        " and whether the registry runs and can be reached from here",
         condition=UNREACHABLE,
     )
 

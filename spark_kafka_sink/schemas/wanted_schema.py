@@ -87,7 +87,7 @@ class WantedSchema:
 
     def _find_by_text(self, registry: SchemaSource, subject: str, text: str) -> PartEncoder | None:
         if not self.config.auto_register_schemas:
-            return self._encoder_of_text(registry, subject, text)  # finds it: nothing is registered
+            return self._encoder_of_text(registry, subject, text)  # only finds it, as it may not register
         schema = registry.lookup(subject, text)
         if schema is not None:
             return self._encoder_of(schema, subject)

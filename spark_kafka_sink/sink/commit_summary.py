@@ -18,7 +18,7 @@ REPORT_VERSION = 4
 
 MAX_SHOWN_SCHEMAS = 4  # in a log line
 
-# Averages over all tasks: a sum and a count. Averages of averages would be wrong where tasks differ in size.
+# Averages over all tasks: the counter to divide, and the one to divide it by. Averages of averages would be wrong.
 AVERAGES: dict[str, tuple[str, str]] = {
     "records-per-request-avg": ("record-send-total", "produce-request-total"),
     "record-size-avg": ("uncompressed-byte-total", "record-send-total"),
@@ -33,10 +33,10 @@ ONLY_FOR_AVERAGES = ("produce-response-total", "compression-rate-total", "record
 def merge_counters(columns: Iterable[Iterable[float]]) -> dict[str, float]:
     """Merge the tasks' values, one column per name in COUNTERS, into one value each, and compute AVERAGES from them. Without
     tasks there are no columns."""
-    counters = {name: round(how(column), 3) for (name, how), column in zip(COUNTERS.items(), columns, strict=False)}
-    for name, (total, count) in AVERAGES.items():
-        if counters.get(count):
-            counters[name] = round(counters[total] / counters[count], 3)
+    counters = {name: round(merge(column), 3) for (name, merge), column in zip(COUNTERS.items(), columns, strict=False)}
+    for name, (total_name, count_name) in AVERAGES.items():
+        if counters.get(count_name):
+            counters[name] = round(counters[total_name] / counters[count_name], 3)
     return {name: value for name, value in counters.items() if name not in ONLY_FOR_AVERAGES}
 
 

@@ -37,7 +37,7 @@ def require_topic(plan: WritePlan) -> None:
     brokers: tuple[str, ...] = tuple(options["bootstrap.servers"])  # type: ignore[arg-type]
     if not isinstance(topic, str) or (brokers, topic) in _settled_topics:
         return
-    if _brokers_say_it_is_missing(options, topic):
+    if _is_known_to_be_missing(options, topic):
         addresses = ",".join(brokers)
         raise ConfigError(
             f"topic {topic} does not exist at {addresses}, and the brokers create none ({CREATE_KEY}=false): correct the option"
@@ -47,7 +47,7 @@ def require_topic(plan: WritePlan) -> None:
     _settled_topics.add((brokers, topic))
 
 
-def _brokers_say_it_is_missing(options: Mapping[str, object], topic: str) -> bool:
+def _is_known_to_be_missing(options: Mapping[str, object], topic: str) -> bool:
     # Imported here, as the driver plans every micro-batch and needs these once.
     from dataclasses import replace
 

@@ -183,7 +183,7 @@ def test_the_error_of_a_wrong_password_does_not_show_it() -> None:
 
 def test_nothing_is_registered_for_a_topic_that_does_not_exist(registry: FakeRegistry, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(datasource.stderr_log, "is_in_spark_worker", lambda: True)
-    monkeypatch.setattr(topic_check, "_brokers_say_it_is_missing", lambda *_: True)
+    monkeypatch.setattr(topic_check, "_is_known_to_be_missing", lambda *_: True)
     for plan in (source(registry).writer, source(registry).streamWriter):
         with pytest.raises(ConfigError, match="topic t does not exist"):
             plan(GOOD, False)

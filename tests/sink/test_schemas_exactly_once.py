@@ -120,14 +120,14 @@ class CrashError(Exception):
 def crash_after_the_decision(sink: Sink, committed: int = 0, fenced: int = 0) -> None:
     """The driver dies among its commits; further transactions time out."""
 
-    def commit_all(commit: VersionCommit, decision: Decision) -> None:
+    def commit_a_part(commit: VersionCommit, decision: Decision) -> None:
         prepared = [each.prepared_transaction(commit.names, commit._write.owner) for each in decision.entries]
         commit.client.end_transactions(prepared[:committed], commit=True)
         commit.client.fence(each.transactional_id for each in prepared[committed : committed + fenced])
         raise CrashError
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(VersionCommit, "_commit_or_fail", commit_all)
+        patch.setattr(VersionCommit, "_commit_or_fail", commit_a_part)
         with pytest.raises(CrashError):
             sink.write()
 

@@ -24,7 +24,7 @@ from spark_kafka_sink.sink import writer
 from spark_kafka_sink.sink.commit_message import COUNTERS, KafkaCommitMessage, WrittenRange
 from spark_kafka_sink.sink.rows import gathering
 from spark_kafka_sink.sink.rows.gathering import SparkRows
-from spark_kafka_sink.sink.rows.row_sender import MAX_PENDING, RowSender
+from spark_kafka_sink.sink.rows.row_sender import MAX_PENDING_DELIVERIES, RowSender
 from spark_kafka_sink.sink.task import Task
 from spark_kafka_sink.sink.worker_cache import WorkerCache
 from spark_kafka_sink.sink.writer import KafkaBatchWriter, KafkaStreamWriter
@@ -180,9 +180,9 @@ def test_deliveries_of_unanswered_batches_stay_few() -> None:
     def count_open(producer: FakeProducer, _: FakeDelivery) -> None:
         open_handles.append(sum(not each.done() for each in producer.deliveries))
 
-    message = write(Batches(*[1] * (MAX_PENDING + 50)), FakeProducer(on_send=count_open))
-    assert message.rows == MAX_PENDING + 50
-    assert max(open_handles) == MAX_PENDING + 1
+    message = write(Batches(*[1] * (MAX_PENDING_DELIVERIES + 50)), FakeProducer(on_send=count_open))
+    assert message.rows == MAX_PENDING_DELIVERIES + 50
+    assert max(open_handles) == MAX_PENDING_DELIVERIES + 1
 
 
 def test_ranges_of_many_batches_are_merged_before_the_end(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -54,9 +54,9 @@ class FixedDecimalEncoding(DecimalEncoding):
         bytes_left = self.size
         while bytes_left:
             number = (bytes_left - 1) // _LIMB_BYTES  # of the limb that has the highest byte not yet written
-            bytes_left, count = number * _LIMB_BYTES, bytes_left - number * _LIMB_BYTES
-            octets = _highest_first(limbs[number] if number < len(limbs) else sign, count)
-            words.append(Word(octets, count if valid is None else valid * np.int64(count), count))
+            bytes_left, byte_count = number * _LIMB_BYTES, bytes_left - number * _LIMB_BYTES
+            octets = _highest_first(limbs[number] if number < len(limbs) else sign, byte_count)
+            words.append(Word(octets, byte_count if valid is None else valid * np.int64(byte_count), byte_count))
         return words
 
 
@@ -64,9 +64,9 @@ def _limbs(column: pa.Array, valid: Mask | None) -> list[Int64Column]:
     """The limbs, lowest first, without high limbs that repeat the sign in every row. 0 where the column is null."""
     if column.type.bit_width < 2 * _LIMB_BITS:
         column = column.cast(pa.decimal128(column.type.precision, column.type.scale))
-    per_value = column.type.bit_width // _LIMB_BITS
-    numbers = np.frombuffer(column.buffers()[1], "<i8", len(column) * per_value, column.offset * per_value * _LIMB_BYTES)
-    limbs = [numbers[place::per_value] if valid is None else numbers[place::per_value] * valid for place in range(per_value)]
+    limb_count = column.type.bit_width // _LIMB_BITS
+    numbers = np.frombuffer(column.buffers()[1], "<i8", len(column) * limb_count, column.offset * limb_count * _LIMB_BYTES)
+    limbs = [numbers[place::limb_count] if valid is None else numbers[place::limb_count] * valid for place in range(limb_count)]
     while len(limbs) > 1 and (limbs[-1] == limbs[-2] >> (_LIMB_BITS - 1)).all():
         limbs.pop()
     return limbs
@@ -97,12 +97,12 @@ def _at_least(limbs: list[Int64Column], number: int) -> Mask:
 def _shortest_words(limbs: list[Int64Column]) -> list[Word]:
     """The words of each value, highest first, without bytes that only repeat the sign."""
     words = []
-    is_open = np.zeros(len(limbs[0]), np.bool_)  # rows whose higher limbs are written
+    has_begun = np.zeros(len(limbs[0]), np.bool_)  # whether a higher limb of the row is written
     for place in reversed(range(len(limbs))):
-        sizes = np.where(is_open, _LIMB_BYTES, _bytes_needed(limbs[place]))
+        sizes = np.where(has_begun, _LIMB_BYTES, _bytes_needed(limbs[place]))
         if place:
-            is_needed = is_open | (limbs[place] != limbs[place - 1] >> (_LIMB_BITS - 1))
-            sizes, is_open = sizes * is_needed, is_needed
+            is_needed = has_begun | (limbs[place] != limbs[place - 1] >> (_LIMB_BITS - 1))
+            sizes, has_begun = sizes * is_needed, is_needed
         words.append(Word(_highest_first(limbs[place], sizes), sizes, _LIMB_BYTES))
     return words
 
@@ -116,11 +116,11 @@ def _bytes_needed(numbers: Int64Column) -> Int64Column:
     return sizes
 
 
-def _highest_first(numbers: Int64Column, count: Int64Column | int) -> NDArray[np.uint64]:
-    """The lowest `count` bytes of each number as the first bytes of a word, highest first; all zero for a count of 0."""
+def _highest_first(numbers: Int64Column, byte_count: Int64Column | int) -> NDArray[np.uint64]:
+    """The lowest `byte_count` bytes of each number as the first bytes of a word, highest first; all zero if there are none."""
     words = numbers.byteswap().view(np.uint64)
-    if isinstance(count, int):
-        return words >> np.uint64(8 * (_LIMB_BYTES - count))
-    unused_bytes = np.minimum(_LIMB_BYTES - count, _LIMB_BYTES - 1)  # a shift by all 64 bits is undefined
-    octets: NDArray[np.uint64] = (words >> (8 * unused_bytes).view(np.uint64)) * (count > 0)
+    if isinstance(byte_count, int):
+        return words >> np.uint64(8 * (_LIMB_BYTES - byte_count))
+    unused_bytes = np.minimum(_LIMB_BYTES - byte_count, _LIMB_BYTES - 1)  # a shift by all 64 bits is undefined
+    octets: NDArray[np.uint64] = (words >> (8 * unused_bytes).view(np.uint64)) * (byte_count > 0)
     return octets

@@ -117,10 +117,10 @@ def _addressable_values(dictionary: pa.Array) -> pa.Array:
 def bytes_of(column: pa.Array) -> int:
     """The column's size in bytes; for views, which older versions of pyarrow cannot measure, the size of its buffers."""
     try:
-        size: int = column.nbytes
+        size_bytes: int = column.nbytes
     except pa.ArrowTypeError:
-        size = column.get_total_buffer_size()
-    return size
+        size_bytes = column.get_total_buffer_size()
+    return size_bytes
 
 
 def validity(column: pa.Array) -> Mask | None:
@@ -165,16 +165,16 @@ def encode_rows(encoding: Encoding, column: pa.Array, refusals: Refusals) -> Row
     byte_matrix = encoding.byte_matrix(column)
     if byte_matrix is not None:
         return RowBytes(np.arange(len(byte_matrix) + 1) * byte_matrix.shape[1], pa.py_buffer(byte_matrix))
-    size = _block_rows(column)
-    starts = range(0, len(column), size)
-    return join_encoded([_encode_block(encoding, column.slice(start, size), refusals, start) for start in starts])
+    block_row_count = _block_row_count(column)
+    starts = range(0, len(column), block_row_count)
+    return join_encoded([_encode_block(encoding, column.slice(start, block_row_count), refusals, start) for start in starts])
 
 
-def _block_rows(column: pa.Array) -> int:
+def _block_row_count(column: pa.Array) -> int:
     if len(column) <= MIN_BLOCK_ROWS:
         return MIN_BLOCK_ROWS
-    usual_rows: int = MAX_BLOCK_BYTES * len(column) // max(1, bytes_of(column))
-    return min(MAX_BLOCK_ROWS, max(MIN_BLOCK_ROWS, usual_rows))
+    usual_row_count: int = MAX_BLOCK_BYTES * len(column) // max(1, bytes_of(column))
+    return min(MAX_BLOCK_ROWS, max(MIN_BLOCK_ROWS, usual_row_count))
 
 
 def join_encoded(blocks: list[RowBytes]) -> RowBytes:

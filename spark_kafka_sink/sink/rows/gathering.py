@@ -51,20 +51,20 @@ class SparkRows:
         generator keeps no reference to what it has yielded. Batches may have 64 MB, most of the memory of a task.
         """
         waiting_batches: list[pa.RecordBatch] = []
-        row_count = size = 0
+        row_count = size_bytes = 0
         row_limit = min(MAX_GATHERED_ROWS_AT_FIRST, max_rows)
         while (batch := self._next()) is not None:
-            if waiting_batches and (row_count + batch.num_rows > row_limit or size + batch.nbytes > max_bytes):
+            if waiting_batches and (row_count + batch.num_rows > row_limit or size_bytes + batch.nbytes > max_bytes):
                 yield self._chunk(waiting_batches)
-                row_count, size, row_limit = 0, 0, max_rows
+                row_count, size_bytes, row_limit = 0, 0, max_rows
             if batch.num_rows:
                 waiting_batches.append(batch)
                 row_count += batch.num_rows
-                size += batch.nbytes
+                size_bytes += batch.nbytes
             del batch
-            if row_count >= row_limit or size >= max_bytes:
+            if row_count >= row_limit or size_bytes >= max_bytes:
                 yield self._chunk(waiting_batches)
-                row_count, size, row_limit = 0, 0, max_rows
+                row_count, size_bytes, row_limit = 0, 0, max_rows
         if waiting_batches:
             yield self._chunk(waiting_batches)
 

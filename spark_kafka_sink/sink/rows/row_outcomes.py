@@ -36,7 +36,7 @@ class RowOutcomes:
     def __init__(self, options: SinkOptions, dead_letters: DeadLetters | None) -> None:
         self._options = options
         self._dead_letters = dead_letters
-        self._logged_conditions: set[str] = set()  # conditions; each is logged for its first row only
+        self._logged_conditions: set[str] = set()  # each is logged for its first row only
         self.skipped_by_reason: Counter[str] = Counter()  # condition -> rows
 
     def fails_task(self, condition: str) -> bool:

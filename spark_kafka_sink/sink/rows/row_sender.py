@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from spark_kafka_sink.producer.task_producer import TaskProducer
     from spark_kafka_sink.sink.task import Task
 
-MAX_PENDING = 256  # unsettled deliveries, at each of which send() looks; buffer.memory allows far fewer, unless chunks are tiny
+MAX_PENDING_DELIVERIES = 256  # send() looks at each; buffer.memory allows far fewer, unless chunks are tiny
 MAX_RANGES = 10_000  # offset ranges before they are merged: each chunk adds one per topic-partition
 WHY_TASK_FAILS = (
     ". With exactly-once, a row that a broker rejects fails its task, whatever onInvalidRecord and onRecordTooLarge say: the"
@@ -204,7 +204,7 @@ class RowSender:
         self._kept_chunks.append(sent_chunk)
         self._kept_bytes += chunk.size_bytes
         self._raise_failure()
-        while self._pending and (self._pending[0].delivery.done() or len(self._pending) > MAX_PENDING):
+        while self._pending and (self._pending[0].delivery.done() or len(self._pending) > MAX_PENDING_DELIVERIES):
             self._settle(self._pending.popleft())
         while self._kept_bytes > MAX_KEPT_BYTES and len(self._kept_chunks) > 1:
             if self._no_delivery_may_fail:

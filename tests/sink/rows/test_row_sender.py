@@ -17,7 +17,7 @@ from spark_kafka_sink.errors import BrokerError, InvalidRecordError, KafkaError,
 from spark_kafka_sink.records.row_mapping import RowMapping
 from spark_kafka_sink.sink.commit_message import WrittenRange
 from spark_kafka_sink.sink.rows import row_sender
-from spark_kafka_sink.sink.rows.row_sender import MAX_PENDING, RowSender
+from spark_kafka_sink.sink.rows.row_sender import MAX_PENDING_DELIVERIES, RowSender
 from spark_kafka_sink.sink.task import Task
 from tests.sink.columns import chunk_of, not_utf8, sink_options
 from tests.sink.fake_producer import FakeDelivery, FakeProducer
@@ -424,18 +424,18 @@ def test_any_number_of_pending_chunks_may_have_rows_that_are_sent_again() -> Non
     class RejectingWhenTheLastIsSent(FakeProducer):
         def send_columns(self, topic: Any, **columns: Any) -> FakeDelivery:
             sent = super().send_columns(topic, **columns)
-            if len(self.deliveries) == MAX_PENDING:
+            if len(self.deliveries) == MAX_PENDING_DELIVERIES:
                 for each in self.deliveries:
                     each.reject({0: NO_KEY}, [1])
             return sent
 
     producer = RejectingWhenTheLastIsSent()
     sending = sender(producer, SKIPPING)
-    for _ in range(MAX_PENDING):
+    for _ in range(MAX_PENDING_DELIVERIES):
         sending.send_table(batch(["a", "b"]))
     sending.finish()
-    assert values(producer) == [["a", "b"]] * MAX_PENDING + [["b"]] * MAX_PENDING
-    assert (sending.acknowledged, sending.skipped) == (MAX_PENDING, MAX_PENDING)
+    assert values(producer) == [["a", "b"]] * MAX_PENDING_DELIVERIES + [["b"]] * MAX_PENDING_DELIVERIES
+    assert (sending.acknowledged, sending.skipped) == (MAX_PENDING_DELIVERIES, MAX_PENDING_DELIVERIES)
 
 
 def test_rows_rejected_by_the_broker_go_to_the_dead_letter_topic_by_reason() -> None:
