@@ -113,7 +113,7 @@ class _UnfinishedIdsReply(NamedTuple):
     reply: Reply[list[UnfinishedId]]
     is_whole: Question[bool]
 
-    def answer(self) -> list[UnfinishedId]:
+    def read_answer(self) -> list[UnfinishedId]:
         """The ids that were listed. Raises _NotWholeError if they should be listed again, KafkaTimeoutError if time is up."""
         try:
             return self.reply.read_answer()
@@ -250,7 +250,7 @@ class VersionCommit:
         """Take steps 6b to 6d."""
         if ids_reply is not None:
             try:
-                self._fence(ids_reply.answer(), set(self._own_entries))
+                self._fence(ids_reply.read_answer(), set(self._own_entries))
                 return self._check(old_decision, ids_reply.is_whole)
             except _NotWholeError as error:
                 logger.debug("= listing again: %s", error)
