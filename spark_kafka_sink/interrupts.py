@@ -7,12 +7,12 @@ PyThreadState_SetAsyncExc raises. It can come wherever a function begins or retu
 The rule (tests/test_interrupt_rule.py lists the files that do otherwise, and why they may)
     1. Locks are plain Locks or RLocks, taken by `with`. `acquire()` before `try` is not safe, and neither is a Condition, whose
        `with` and `wait` are Python code. Threads wait with Waiters instead, and hold no lock meanwhile.
-    2. While a call is inside a block that others must know of, it holds a lock of its own (CallsInside). Nothing counts calls.
+    2. While a call is inside a block that others must know of, it holds a lock of its own (LiveCalls). Nothing counts calls.
     3. A call that only waits can be made again after an interrupt, with the same effect.
     4. A call that hands rows over says so first (producer/hand_overs.py). If it is interrupted before it has finished, the
        producer ends: the Sender fails the call's rows and takes its memory back.
-    5. Outside of a hand-over, a caller wakes others before it makes the change, under the lock: after the change an interrupt
-       could prevent that. A thread that waits also looks again every LOOK_AGAIN_MS.
+    5. Outside of a hand-over, a caller takes the lock, wakes the threads that wait, and only then makes the change. If it woke
+       them after the change, an interrupt could come first. A thread that waits also looks again every RECHECK_INTERVAL_MS.
 Code in `finally` may wake others earlier, but nothing depends on it. Tests raise an interrupt at each call point.
 
 CPython takes a plain lock in `with` without a gap, except in 3.14 (python/cpython#148874, mended in 3.15.0): there an interrupt
@@ -48,7 +48,7 @@ class Waiter:
             self._lock.release()
 
 
-LOOK_AGAIN_MS = 1_000  # a call that was interrupted may have woken nobody
+RECHECK_INTERVAL_MS = 1_000  # a call that was interrupted may have woken nobody
 
 
 class Waiters:
@@ -74,7 +74,7 @@ class Waiters:
         self._waiters.clear()
 
     def wait_until(self, is_true: Callable[[], bool], clock: Clock, deadline_ms: int) -> bool:
-        """Wait until `is_true()`. Calls it with the lock held: at once, each time all are woken, and every LOOK_AGAIN_MS.
+        """Wait until `is_true()`. Calls it with the lock held: at once, each time all are woken, and every RECHECK_INTERVAL_MS.
 
         False when `deadline_ms`, a time of Clock.now_ms, has passed.
         """
@@ -87,7 +87,7 @@ class Waiters:
                 if left_ms <= 0:
                     return False
                 waiter = waiter or self.add_locked()
-            if clock.wait(waiter, min(left_ms, LOOK_AGAIN_MS)):
+            if clock.wait(waiter, min(left_ms, RECHECK_INTERVAL_MS)):
                 waiter = None
 
 
@@ -95,40 +95,40 @@ class Signal:
     """A flag that is set once and stays set. Threads can wait for it."""
 
     def __init__(self) -> None:
-        self.is_given = False
-        self._lock = threading.Lock()  # guards is_given
+        self.is_signaled = False
+        self._lock = threading.Lock()  # guards is_signaled
         self._waiters = Waiters(self._lock)
 
-    def give(self) -> None:
+    def signal(self) -> None:
         """Set the flag for good, and wake all threads that wait for it. Any thread may call it, and again."""
         with self._lock:
             self._waiters.wake_all_locked()
-            self.is_given = True
+            self.is_signaled = True
 
     def wait(self, clock: Clock, timeout_ms: int) -> bool:
-        """Block until the signal is given, at most `timeout_ms`. False when the time ran out."""
-        return self._waiters.wait_until(lambda: self.is_given, clock, clock.now_ms() + timeout_ms)
+        """Block until `signal` is called, at most `timeout_ms`. False when the time ran out."""
+        return self._waiters.wait_until(lambda: self.is_signaled, clock, clock.now_ms() + timeout_ms)
 
 
-class CallsInside:
-    """The calls that are inside a block now. Each holds a lock of its own, which `with` releases however the block ends:
+class LiveCalls:
+    """The calls that run a certain block now. Each holds a lock of its own, which `with` releases however the block ends:
 
-    presence = threading.Lock()
-    with presence:
-        inside.add(presence)
+    liveness_lock = threading.Lock()
+    with liveness_lock:
+        live_calls.add(liveness_lock)
         …
 
     Several threads may use it at once: each operation on the set is one step of CPython, and only ended calls leave it.
     """
 
     def __init__(self) -> None:
-        self._presences: set[threading.Lock] = set()
+        self._liveness_locks: set[threading.Lock] = set()
 
-    def add(self, presence: threading.Lock) -> None:
-        self._presences.add(presence)
+    def add(self, liveness_lock: threading.Lock) -> None:
+        self._liveness_locks.add(liveness_lock)
 
     def __len__(self) -> int:
-        """How many calls are inside. Removes those that have ended from the set."""
-        if self._presences:
-            self._presences.difference_update([each for each in tuple(self._presences) if not each.locked()])
-        return len(self._presences)
+        """How many calls run the block now. Removes those that have ended from the set."""
+        if self._liveness_locks:
+            self._liveness_locks.difference_update([each for each in tuple(self._liveness_locks) if not each.locked()])
+        return len(self._liveness_locks)

@@ -32,9 +32,9 @@ INTERVAL_MS = 4_000  # after an answer, which may take as long again: one in eac
 
 @dataclass(eq=False, repr=False)
 class Heartbeat:
-    """Sends heartbeats of one task, from `start` until the task releases `presence`. Neither of the two blocks.
+    """Sends heartbeats of one task, from `start` until the task releases `liveness_lock`. Neither of the two blocks.
 
-    with heartbeat.presence:
+    with heartbeat.liveness_lock:
         heartbeat.start()
         …
     """
@@ -45,7 +45,7 @@ class Heartbeat:
     clock: Clock = field(default_factory=Clock)
 
     def __post_init__(self) -> None:
-        self.presence = threading.Lock()  # held as long as the task is at work: it ends with its block, also by an interrupt
+        self.liveness_lock = threading.Lock()  # held as long as the task is at work: it ends with its block, also by an interrupt
         self._has_failed = False  # only the heartbeat's thread uses it, once that runs
 
     def start(self) -> None:
@@ -75,7 +75,7 @@ class Heartbeat:
 
     def wait(self, timeout: float) -> bool:
         """Block until the task is over, at most `timeout` seconds. False when the time ran out. For Clock.wait, on its thread."""
-        return self.presence.acquire(timeout=timeout)  # an exception to interrupts.py, listed in tests/test_interrupt_rule.py
+        return self.liveness_lock.acquire(timeout=timeout)  # an exception to interrupts.py: tests/test_interrupt_rule.py
 
     def _beat(self, client: TransactionClient) -> None:
         try:

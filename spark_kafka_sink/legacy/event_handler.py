@@ -103,12 +103,12 @@ class EventHandler:
             if not retries_left or self._has_ended():
                 raise self._error_of(failures, self.config.message_send_max_retries - retries_left + 1)
             outstanding = [message for failure in failures for message in failure.messages]
-            logger.warning("! %s; retrying, %d retries left", _text_of(failures), retries_left)
+            logger.warning("! %s; retrying, %d retries left", _failures_text(failures), retries_left)
             self._stop_signal.wait(self.clock, self.config.retry_backoff_ms)
 
     def stop_retrying(self) -> None:
         """Retry nothing from now on. Any thread may call this."""
-        self._stop_signal.give()
+        self._stop_signal.signal()
 
     def _has_ended(self) -> bool:
         """Whether KafkaProducer can no longer send: it is closed or being closed, was interrupted, or has failed for good."""
@@ -116,7 +116,7 @@ class EventHandler:
             self.producer.check_usable()
         except KafkaError:
             return True
-        return self._stop_signal.is_given
+        return self._stop_signal.is_signaled
 
     def _refresh_if_due(self) -> None:
         """Choose new partitions for messages without a key when metadata reaches topic.metadata.refresh.interval.ms. The producer
@@ -129,7 +129,7 @@ class EventHandler:
     def _error_of(self, failures: Sequence[_PartitionFailure], try_count: int) -> FailedToSendMessageError:
         error = FailedToSendMessageError(
             f"Failed to send messages after {try_count} {'try' if try_count == 1 else 'tries'}"
-            f" (message.send.max.retries={self.config.message_send_max_retries}): {_text_of(failures)}",
+            f" (message.send.max.retries={self.config.message_send_max_retries}): {_failures_text(failures)}",
             messages=[message.original for failure in failures for message in failure.messages],
             causes={failure.target_name: failure.error for failure in failures},
         )
@@ -262,7 +262,7 @@ def _take_portion(messages: deque[SerializedMessage]) -> tuple[list[SerializedMe
     return portion, size_bytes
 
 
-def _text_of(failures: Sequence[_PartitionFailure]) -> str:
+def _failures_text(failures: Sequence[_PartitionFailure]) -> str:
     texts = [f"{len(failure.messages)} for {failure.target_name}: {failure.error}" for failure in failures[:_MAX_NAMED_CAUSES]]
     if len(failures) > _MAX_NAMED_CAUSES:
         texts.append(f"and {len(failures) - _MAX_NAMED_CAUSES} more partitions")

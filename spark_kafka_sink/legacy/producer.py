@@ -25,7 +25,7 @@ from types import TracebackType
 
 from spark_kafka_sink.clock import NEVER_MS, Clock
 from spark_kafka_sink.errors import KafkaError, KafkaTimeoutError, ProducerClosedError
-from spark_kafka_sink.interrupts import CallsInside, Signal, Waiters
+from spark_kafka_sink.interrupts import LiveCalls, Signal, Waiters
 from spark_kafka_sink.legacy.config import conceal_legacy, read_config
 from spark_kafka_sink.legacy.errors import FailedToSendMessageError, QueueFullError
 from spark_kafka_sink.legacy.event_handler import EventHandler
@@ -145,7 +145,7 @@ class SyncDispatch:
     def __post_init__(self) -> None:
         self._is_closed = False
         self._lock = threading.Lock()  # guards _dispatch_calls
-        self._dispatch_calls = CallsInside()  # one call at a time, so that messages keep the order of the calls
+        self._dispatch_calls = LiveCalls()  # one call at a time, so that messages keep the order of the calls
         self._waiters = Waiters(self._lock)  # woken after each dispatch
 
     def send(self, messages: Sequence[SerializedMessage]) -> None:
@@ -166,10 +166,10 @@ class SyncDispatch:
     def _run_alone(self, work: Callable[[], None], timeout_ms: int) -> bool:
         """Call `work` while no other call works. False if the others did not end within `timeout_ms`."""
         deadline_ms = self.clock.now_ms() + timeout_ms
-        presence = threading.Lock()
+        liveness_lock = threading.Lock()
         try:
-            with presence:
-                if not self._waiters.wait_until(lambda: self._admit_locked(presence), self.clock, deadline_ms):
+            with liveness_lock:
+                if not self._waiters.wait_until(lambda: self._admit_locked(liveness_lock), self.clock, deadline_ms):
                     return False
                 work()
                 return True
@@ -177,10 +177,10 @@ class SyncDispatch:
             with self._lock:
                 self._waiters.wake_all_locked()
 
-    def _admit_locked(self, presence: threading.Lock) -> bool:
+    def _admit_locked(self, liveness_lock: threading.Lock) -> bool:
         if self._dispatch_calls:
             return False
-        self._dispatch_calls.add(presence)
+        self._dispatch_calls.add(liveness_lock)
         return True
 
     def _check_open(self) -> None:
@@ -311,7 +311,7 @@ class ProducerSendThread:
             try:
                 self.at_end()
             finally:
-                self._end_signal.give()
+                self._end_signal.signal()
 
     def _handle(self, messages: Sequence[SerializedMessage]) -> None:
         try:

@@ -27,7 +27,7 @@ Which thread uses which class
 
 Locks. A thread that holds one of these takes only locks further down (tests/producer/lock_order.py watches it).
     CallerSide._lock              whether a transaction is open, its writers, the last call
-    _TopicTurn.bundle_lock        which bundle of a topic takes records (record_gatherer.py)
+    _TopicEncoding.bundle_lock    which bundle of a topic takes records (record_gatherer.py)
     PartitionQueue.lock           one per topic-partition: its deque, and the counters of the batch at its tail
     IncompleteBatches._lock       the batches whose rows have no outcome yet, flushes in progress
     BufferPool._lock              free blocks, charges, waiters
@@ -41,5 +41,5 @@ With one of these, a thread takes no other:
     Signal._lock; in legacy/ SendQueue._lock and SyncDispatch._lock
 No thread takes Metadata's lock while it holds PartitionQueue.lock or one below it.
 A thread that waits holds none of these locks, and no reservation (record_accumulator.py). It may hold a lock of its own, which
-shows only that its call goes on (CallsInside in interrupts.py).
+shows only that its call goes on (LiveCalls in interrupts.py).
 """

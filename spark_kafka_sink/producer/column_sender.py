@@ -20,7 +20,7 @@ from spark_kafka_sink.errors import InvalidRecordError, KafkaError
 from spark_kafka_sink.network.cluster import Cluster
 from spark_kafka_sink.producer.accumulator.delivery import Delivery
 from spark_kafka_sink.producer.accumulator.record_accumulator import RecordAccumulator
-from spark_kafka_sink.producer.hand_overs import ORDINARY_ERRORS, HandOver, HandOvers
+from spark_kafka_sink.producer.hand_overs import CLEANED_UP_ERRORS, HandOver, HandOvers
 from spark_kafka_sink.producer.metadata_wait import MetadataWait
 from spark_kafka_sink.producer.plugins.interceptors import InterceptedCall
 from spark_kafka_sink.producer.plugins.partitioner import UserPartitioner
@@ -91,7 +91,7 @@ class ColumnSender:
             hand_over.begin()
             try:
                 callback = delivery_callback if call is None else call.make_callback(rows, columns, delivery_callback)
-            except ORDINARY_ERRORS as error:  # slices before this one are queued: their transaction must not be committed
+            except CLEANED_UP_ERRORS as error:  # slices before this one are queued: their transaction must not be committed
                 self.accumulator.fail_unbatched(rows.topic, rows.positions, delivery_callback, error)
                 raise
             self.accumulator.append(rows, cluster, callback, hand_over)
@@ -132,7 +132,7 @@ class ColumnSender:
                 partitions = self.plugins.bundle_partitioner.decide(rows, bundle.cluster, are_gathered=True)
                 rows = replace(rows, partitions=partitions)
             callback = bundle.rows_callback
-        except ORDINARY_ERRORS as error:
+        except CLEANED_UP_ERRORS as error:
             reason = error if isinstance(error, KafkaError) else InvalidRecordError(f"cannot be encoded: {error!r}")
             self.accumulator.fail_unbatched(bundle.topic, positions_left, bundle, reason)
             return
@@ -140,7 +140,7 @@ class ColumnSender:
             self.accumulator.append(
                 rows, bundle.cluster, callback, hand_over, created_ms=bundle.created_ms, prepaid_memory=bundle.memory
             )
-        except ORDINARY_ERRORS as error:
+        except CLEANED_UP_ERRORS as error:
             logger.debug("! records for %s: %s", bundle.topic, error)  # append has failed the records concerned
             if not isinstance(error, KafkaError | MemoryError):
                 raise

@@ -26,20 +26,20 @@ INTERRUPTED_CONDITION = "KAFKA_INTERRUPTED"  # the condition of the error that `
 P = ParamSpec("P")
 T = TypeVar("T")
 
-# What the code itself raises while rows are handed over. It cleans up before: rows that are in no batch have failed, and a batch
-# that could not be filled fails. Any other exception comes from outside, is a bug, or is a RuntimeError with HALF_DONE_TEXT.
-ORDINARY_ERRORS = (KafkaError, pa.ArrowException, MemoryError, OverflowError)
-HALF_DONE_TEXT = "an error came while rows were handed over, and how far the call came is not known"  # cleaning up failed, too
+# A call that raises one of these has cleaned up: its rows that are in no batch have failed, and so does a batch that it could not
+# fill. After any other exception, how far the call came is not known, and the producer ends.
+CLEANED_UP_ERRORS = (KafkaError, pa.ArrowException, MemoryError, OverflowError)
+UNKNOWN_PROGRESS_TEXT = "an error came while rows were handed over, and how far the call came is not known"  # cleaning up failed
 
 
 class HandOver:
     """One call that hands rows over to the accumulator, and how far its hand-over has come."""
 
-    __slots__ = ("_unfinished_hand_overs", "has_queued_rows", "presence", "thread_id")
+    __slots__ = ("_unfinished_hand_overs", "has_queued_rows", "liveness_lock", "thread_id")
 
     def __init__(self, unfinished_hand_overs: set[HandOver]) -> None:
         self._unfinished_hand_overs = unfinished_hand_overs  # they have begun and not ended
-        self.presence = threading.Lock()  # held until the call is over
+        self.liveness_lock = threading.Lock()  # held until the call is over
         self.thread_id = threading.get_ident()
         self.has_queued_rows = False  # some, perhaps not all: the call cannot be repeated
 
@@ -59,7 +59,7 @@ class HandOver:
     @property
     def was_interrupted(self) -> bool:
         # In this order: a call that ends normally leaves the set first.
-        return not self.presence.locked() and self in self._unfinished_hand_overs
+        return not self.liveness_lock.locked() and self in self._unfinished_hand_overs
 
 
 class HandOvers:
@@ -84,13 +84,13 @@ class HandOvers:
         return self._failure
 
     def run(self, work: Callable[Concatenate[HandOver, P], T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Call `work`, which begins the hand-over. It ends when `work` ends it, returns, or raises one of ORDINARY_ERRORS."""
+        """Call `work`, which begins the hand-over. It ends when `work` ends it, returns, or raises one of CLEANED_UP_ERRORS."""
         hand_over = HandOver(self._unfinished_hand_overs)
         try:
-            with hand_over.presence:
+            with hand_over.liveness_lock:
                 try:
                     result = work(hand_over, *args, **kwargs)
-                except ORDINARY_ERRORS:
+                except CLEANED_UP_ERRORS:
                     hand_over.end()
                     raise
                 hand_over.end()

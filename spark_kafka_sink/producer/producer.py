@@ -89,7 +89,7 @@ class KafkaProducer(TransactionalMethods):
         cleanup = ExitStack()
         try:
             parts = ProducerParts(self._config, self._clock, cleanup, self._may_wait, largest_record, self._avro)
-            self._set_attributes(parts)
+            self._adopt_parts(parts)
             cleanup.callback(self._undo_constructor, cleanup)
             self._thread.start()  # if interrupted, it may or may not have started the thread
         except BaseException:
@@ -107,8 +107,8 @@ class KafkaProducer(TransactionalMethods):
         """Whether the calling thread may wait for memory or the schema registry. The Sender's must not: it gives memory back."""
         return threading.current_thread() is not self._thread
 
-    def _set_attributes(self, parts: ProducerParts) -> None:
-        """Make an attribute of each part that the methods use, and make the Sender's thread."""
+    def _adopt_parts(self, parts: ProducerParts) -> None:
+        """Keep the parts that the methods use, and make the Sender's thread."""
         self._parts = parts
         self._metrics = parts.metrics
         self._sequencer = parts.sequencer
@@ -121,7 +121,7 @@ class KafkaProducer(TransactionalMethods):
         # Attributes that `send` reads fast, because it is called once per record.
         self._bundles, self._bundle_bytes = self._gatherer.bundles, self._gatherer.bundle_bytes
         self._interceptors = self._parts.plugins.interceptors
-        self._is_plain = self._interceptors is None and self._avro is None
+        self._must_intercept_or_encode = self._interceptors is not None or self._avro is not None
         self._record_partitioner = self._parts.plugins.record_partitioner
         self._largest_record = self._parts.size_limits.largest_record
         forks.watch(self._gatherer)
@@ -136,8 +136,7 @@ class KafkaProducer(TransactionalMethods):
         """The constructor has failed: end the Sender. If its thread runs already, that thread closes the parts."""
         self._sender.force_close()
         if not self._claim_closing():
-            # This is a callback of `cleanup`, and the first to run. It may empty the stack: close() looks for the next callback
-            # after each one, and so calls none of the parts' callbacks then.
+            # ExitStack.close() calls this method first, and then what the stack still contains. So the parts are not closed here.
             cleanup.pop_all()
 
     def _claim_closing(self) -> bool:
@@ -155,7 +154,7 @@ class KafkaProducer(TransactionalMethods):
             try:
                 self._parts.plugins.close()  # last: interceptors get the outcome of every row, however the producer was closed
             finally:
-                self._sender.end_signal.give()
+                self._sender.end_signal.signal()
 
     # SENDING
 
@@ -290,7 +289,7 @@ class KafkaProducer(TransactionalMethods):
             Other errors of the record (no metadata in time, too large, no memory in time) come with the future and the
             callback, as in Java.
         """
-        # Each nanosecond counts here: a record takes some 700 of them. In send(record, callback), `value` is the callback.
+        # Each nanosecond counts: a record takes some 700 of them. The second argument is `value`, also if it is the callback.
         if (
             fields
             or (type(record) is not ProducerRecord and not isinstance(record, ProducerRecord))
@@ -299,7 +298,7 @@ class KafkaProducer(TransactionalMethods):
             record, callback = record_of_arguments(record, value, callback, fields)
         elif value is not None:
             callback = value if callable(value) else record_of_arguments(record, value, None, fields)[1]
-        if not self._is_plain and (future := self._intercept_or_encode(record, callback)) is not None:
+        if self._must_intercept_or_encode and (future := self._intercept_or_encode(record, callback)) is not None:
             return future
         topic = record.topic
         key = record.key
@@ -401,7 +400,7 @@ class KafkaProducer(TransactionalMethods):
         transactional producer also, that the transaction has failed. Never blocks."""
         self._check_process()
         self._check_alive()
-        error = self._sequencer.call_error() or self._metadata.permanent_error()
+        error = self._sequencer.current_error() or self._metadata.permanent_error()
         if error is not None:
             raise fresh_copy(error)
 

@@ -45,7 +45,7 @@ class TopicRows:
         slice_count = -(-self.columns.row_count // SLICE_ROWS)
         target_rows = min(partition_count * TARGET_ROWS_PER_PARTITION, MAX_SLICE_ROWS)
         if slice_count > 1 and target_rows > SLICE_ROWS:
-            min_slice_count = -(-int(self.columns.base_sizes.sum()) // MAX_SLICE_BYTES)
+            min_slice_count = -(-int(self.columns.base_bytes.sum()) // MAX_SLICE_BYTES)
             slice_count = min(slice_count, max(min_slice_count, -(-self.columns.row_count // target_rows)))
         bounds = [self.columns.row_count * part // slice_count for part in range(slice_count + 1)] if slice_count else []
         for start, stop in itertools.pairwise(bounds):

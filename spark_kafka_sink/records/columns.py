@@ -45,7 +45,7 @@ class RecordColumns:
     timestamps: Int64Column | int  # ms since 1970-01-01 UTC; an int is for all rows
     key_lengths: Int64Column | int  # bytes, or NULL_LENGTH; an int is for all rows
     value_lengths: Int64Column | int
-    base_sizes: Int64Column  # bytes of each record that do not depend on its batch: all but length, timestamp and offset delta
+    base_bytes: Int64Column  # bytes of each record that do not depend on its batch: all but length, timestamp and offset delta
 
     def __len__(self) -> int:
         return self.row_count
@@ -78,7 +78,7 @@ class RecordColumns:
             column if isinstance(column, int) else pick_ints(column)
             for column in (self.timestamps, self.key_lengths, self.value_lengths)
         )
-        return RecordColumns(row_count, key, value, headers, timestamps, key_lengths, value_lengths, pick_ints(self.base_sizes))
+        return RecordColumns(row_count, key, value, headers, timestamps, key_lengths, value_lengths, pick_ints(self.base_bytes))
 
 
 def take_rows(column: pa.Array | pa.ChunkedArray, indices: NDArray[np.integer]) -> pa.Array | pa.ChunkedArray:
@@ -134,7 +134,7 @@ def record_columns(
         timestamps=_timestamps(timestamps, default_timestamp, row_count),
         key_lengths=key_lengths,
         value_lengths=value_lengths,
-        base_sizes=_base_sizes(key_lengths, value_lengths, encoded_headers, row_count),
+        base_bytes=_base_bytes(key_lengths, value_lengths, encoded_headers, row_count),
     )
 
 
@@ -199,7 +199,7 @@ def _one_if_equal(lengths: Int64Column | int) -> Int64Column | int:
     return int(lengths[0])
 
 
-def _base_sizes(
+def _base_bytes(
     key_lengths: Int64Column | int, value_lengths: Int64Column | int, headers: pa.Array | None, row_count: int
 ) -> Int64Column:
     headers_sizes = len(NO_HEADERS) if headers is None else np.diff(binary_offsets(headers))

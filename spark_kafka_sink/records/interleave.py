@@ -24,13 +24,13 @@ INT32_MAX = 2**31 - 1  # binary arrays and views have int32 offsets; larger resu
 # fifty million rows grew by 125 MiB with that pool, and by 65 MiB with this one. The default is faster if one thread does both.
 _POOL_FOR_OTHER_THREADS = pa.system_memory_pool()
 
-# Arrow's layout of a view. If it has more than 12 bytes, `data` has the first four of them and the index of their buffer instead,
-# and `rest` the offset in that buffer.
-_VIEW = np.dtype([("size", "<i4"), ("data", "<u8"), ("rest", "<u4")])
+# Arrow's layout of a view. `data` and `offset` contain its bytes if there are at most 12. Otherwise `data` contains the first 4
+# and the index of the buffer that all bytes are in, and `offset` their place in that buffer.
+_VIEW = np.dtype([("size", "<i4"), ("data", "<u8"), ("offset", "<u4")])
 _OPAQUE_VIEW = np.dtype("V16")  # the same, copied as a whole: ten times as fast as field by field
 _BUFFER_INDEX = 2  # of a view seen as four int32
 _INLINE_BYTES = 12
-WORD_BYTES = 8  # of numbers in one view, in its `data`; `rest` stays empty
+MAX_WORD_BYTES = 8  # of numbers in one view, in its `data`; `offset` stays empty
 _INT32_PER_VIEW = 4
 _NO_VIEWS = np.zeros(0, _OPAQUE_VIEW)
 
@@ -177,9 +177,9 @@ def contiguous(column: pa.Array | pa.ChunkedArray) -> pa.Array:
 
 
 def _shift_buffer_indexes(views: NDArray[np.void], buffer_count: int) -> NDArray[np.void]:
-    words = views.view(np.int32).reshape(-1, _INT32_PER_VIEW).copy()
-    words[:, _BUFFER_INDEX] += np.where(words[:, 0] > _INLINE_BYTES, np.int32(buffer_count), np.int32(0))
-    return words.view(_OPAQUE_VIEW)[:, 0]
+    fields = views.view(np.int32).reshape(-1, _INT32_PER_VIEW).copy()
+    fields[:, _BUFFER_INDEX] += np.where(fields[:, 0] > _INLINE_BYTES, np.int32(buffer_count), np.int32(0))
+    return fields.view(_OPAQUE_VIEW)[:, 0]
 
 
 def _trim_start(payload: pa.Array) -> pa.Array:
@@ -216,7 +216,7 @@ def _number_views(short_pieces: Sequence[_ShortPiece], row_count: int) -> list[N
     words: list[Word] = []
     for piece in short_pieces:
         for word in _words(piece):
-            if words and words[-1].max_size + word.max_size <= WORD_BYTES:
+            if words and words[-1].max_size + word.max_size <= MAX_WORD_BYTES:
                 words[-1] = _append_word(words[-1], word)
             else:
                 words.append(word)
@@ -258,7 +258,7 @@ def _words(piece: _ShortPiece) -> list[Word]:
     if isinstance(piece, np.ndarray):
         return varint_words(piece)
     octets = encode_varint(piece) if isinstance(piece, int) else piece
-    chunks = [octets[start : start + WORD_BYTES] for start in range(0, len(octets), WORD_BYTES)]
+    chunks = [octets[start : start + MAX_WORD_BYTES] for start in range(0, len(octets), MAX_WORD_BYTES)]
     return [Word(int.from_bytes(chunk, "little"), len(chunk), len(chunk)) for chunk in chunks]
 
 
@@ -276,14 +276,14 @@ def _varint_words(zigzags: NDArray[np.uint64], greatest: int) -> list[Word]:
     """Seven bits per byte; the top bit tells whether another byte follows. At most ten bytes: eight, and two more."""
     width = max(1, -(-greatest.bit_length() // 7))
     octets, size = zigzags & np.uint64(0x7F), np.ones(len(zigzags), np.int64)
-    for byte in range(1, min(width, WORD_BYTES)):
+    for byte in range(1, min(width, MAX_WORD_BYTES)):
         has_next_byte = zigzags >= np.uint64(1 << 7 * byte)
         size += has_next_byte
         octets |= has_next_byte.astype(np.uint64) << np.uint64(8 * byte - 1)
         octets |= (zigzags << np.uint64(byte)) & np.uint64(0x7F << 8 * byte)
-    if width <= WORD_BYTES:
+    if width <= MAX_WORD_BYTES:
         return [Word(octets, size, width)]
-    has_next_byte = zigzags >= np.uint64(1 << 7 * WORD_BYTES)
-    octets |= has_next_byte.astype(np.uint64) << np.uint64(8 * WORD_BYTES - 1)
-    [rest] = _varint_words(zigzags >> np.uint64(7 * WORD_BYTES), greatest >> 7 * WORD_BYTES)
-    return [Word(octets, size, WORD_BYTES), Word(rest.octets, np.where(has_next_byte, rest.size, 0), rest.max_size)]
+    has_next_byte = zigzags >= np.uint64(1 << 7 * MAX_WORD_BYTES)
+    octets |= has_next_byte.astype(np.uint64) << np.uint64(8 * MAX_WORD_BYTES - 1)
+    [end] = _varint_words(zigzags >> np.uint64(7 * MAX_WORD_BYTES), greatest >> 7 * MAX_WORD_BYTES)
+    return [Word(octets, size, MAX_WORD_BYTES), Word(end.octets, np.where(has_next_byte, end.size, 0), end.max_size)]

@@ -42,18 +42,18 @@ _RECORD_ATTRIBUTES = b"\0"  # no flag is defined
 
 def size_upper_bounds(columns: RecordColumns) -> Int64Column:
     """The most bytes that a batch with only this row takes; Kafka's producer compares this with max.request.size."""
-    return columns.base_sizes + (BATCH_HEADER_SIZE + MAX_RECORD_OVERHEAD_BYTES - ATTRIBUTES_SIZE)
+    return columns.base_bytes + (BATCH_HEADER_SIZE + MAX_RECORD_OVERHEAD_BYTES - ATTRIBUTES_SIZE)
 
 
-def record_sizes(base_sizes: Int64Column, offset_deltas: Int64Column | int, timestamp_deltas: Int64Column | int) -> Int64Column:
+def record_sizes(base_bytes: Int64Column, offset_deltas: Int64Column | int, timestamp_deltas: Int64Column | int) -> Int64Column:
     """Exact bytes of each row at the given deltas."""
-    bodies = _body_sizes(base_sizes, offset_deltas, timestamp_deltas)
-    return bodies + varint_sizes(bodies)
+    body_bytes = _body_bytes(base_bytes, offset_deltas, timestamp_deltas)
+    return body_bytes + varint_sizes(body_bytes)
 
 
-def _body_sizes(base_sizes: Int64Column, offset_deltas: Int64Column | int, timestamp_deltas: Int64Column | int) -> Int64Column:
+def _body_bytes(base_bytes: Int64Column, offset_deltas: Int64Column | int, timestamp_deltas: Int64Column | int) -> Int64Column:
     """The value of a record's length field."""
-    return base_sizes + varint_sizes(offset_deltas) + varint_sizes(timestamp_deltas)
+    return base_bytes + varint_sizes(offset_deltas) + varint_sizes(timestamp_deltas)
 
 
 # ENCODING
@@ -69,8 +69,8 @@ class EncodedRecords(NamedTuple):
 class RecordRows:
     """Rows in the order in which they are written. All is prepared except the deltas, which depend on their batches."""
 
-    def __init__(self, columns: RecordColumns, row_order: Int64Column | None, base_sizes: Int64Column) -> None:
-        self._base_sizes = base_sizes  # of each row, in the order in which they are written
+    def __init__(self, columns: RecordColumns, row_order: Int64Column | None, base_bytes: Int64Column) -> None:
+        self._base_bytes = base_bytes  # of each row, in the order in which they are written
         self._row_order = row_order  # for each row its index in the columns; None: all rows in their order
         self._key_lengths, self._key = self._ordered_column(columns.key_lengths, columns.key)
         self._value_lengths, self._value = self._ordered_column(columns.value_lengths, columns.value)
@@ -86,15 +86,15 @@ class RecordRows:
         self, start: int, stop: int, offset_deltas: Int64Column, timestamp_deltas: Int64Column | int
     ) -> InterleavedRows:
         """Rows start:stop, with their deltas. Raises RecordTooLargeError for a row above 2 GiB, the format's limit."""
-        bodies = _body_sizes(self._base_sizes[start:stop], offset_deltas, timestamp_deltas)
-        if bodies.max(initial=0) > INT32_MAX:
-            largest = int(bodies.argmax())
+        body_bytes = _body_bytes(self._base_bytes[start:stop], offset_deltas, timestamp_deltas)
+        if body_bytes.max(initial=0) > INT32_MAX:
+            largest = int(body_bytes.argmax())
             row = start + largest if self._row_order is None else int(self._row_order[start + largest])
             raise RecordTooLargeError(
-                f"row {row}: a record of {bodies[largest]} bytes exceeds the format's limit of {INT32_MAX}; make it smaller",
+                f"row {row}: a record of {body_bytes[largest]} bytes exceeds the format's limit of {INT32_MAX}; make it smaller",
                 row=row,
             )
-        pieces: list[Piece] = [bodies, _RECORD_ATTRIBUTES, timestamp_deltas, offset_deltas]
+        pieces: list[Piece] = [body_bytes, _RECORD_ATTRIBUTES, timestamp_deltas, offset_deltas]
         for lengths, payload in ((self._key_lengths, self._key), (self._value_lengths, self._value)):
             pieces.append(lengths if isinstance(lengths, int) else lengths[start:stop])
             if payload is not None:

@@ -33,8 +33,8 @@ class SplittableRecords:
         offset_deltas = np.arange(stop - start, dtype=np.int64)
         timestamp_deltas = self.timestamp_deltas[start:stop] - self.timestamp_deltas[start]
         tail_sizes = np.diff(binary_offsets(tails)).astype(np.int64)
-        bodies = len(_ATTRIBUTES) + varint_sizes(timestamp_deltas) + varint_sizes(offset_deltas) + tail_sizes
-        offsets, data = join_rows([bodies, _ATTRIBUTES, timestamp_deltas, offset_deltas, Payload.of(tails)], stop - start)
+        body_bytes = len(_ATTRIBUTES) + varint_sizes(timestamp_deltas) + varint_sizes(offset_deltas) + tail_sizes
+        offsets, data = join_rows([body_bytes, _ATTRIBUTES, timestamp_deltas, offset_deltas, Payload.of(tails)], stop - start)
         return EncodedRecords(offsets, octets(data))
 
 

@@ -57,7 +57,7 @@ def open_task(plan: WritePlan, task: Task) -> Iterator[TaskAttempt]:
     producer_options = with_shipped_files(options.producer.to_mapping())
     lend_client = partial(CLIENTS.lend, producer_options, options.producer_cache_timeout_ms)
     heartbeat = Heartbeat(lend_client, plan.names.heartbeat_group(write.owner), TopicPartition(plan.marker_topic, 0))
-    with lend_client() as client, heartbeat.presence:
+    with lend_client() as client, heartbeat.liveness_lock:
         if options.marker_topic not in (None, options.topic):
             _require_marker_topic(client, plan.marker_topic)
         task_options = dict(producer_options)

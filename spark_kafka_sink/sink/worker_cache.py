@@ -55,14 +55,14 @@ class _Entry(Generic[CacheItemT]):
 
     key: Hashable = field(repr=False)  # contains wrapped secrets
     item: CacheItemT
-    presence: threading.Lock | None  # None: it is idle
+    liveness_lock: threading.Lock | None  # None: it is idle
     expires_ms: int = 0  # set only while the entry is idle, as is `rest_number`
     rest_number: int = 0  # the idle entry with the highest number became idle last
 
     @property
     def is_left_behind(self) -> bool:
-        presence = self.presence
-        return presence is not None and not presence.locked()
+        liveness_lock = self.liveness_lock
+        return liveness_lock is not None and not liveness_lock.locked()
 
 
 class WorkerCache(Generic[CacheItemT]):
@@ -98,9 +98,9 @@ class WorkerCache(Generic[CacheItemT]):
             timeout_ms, key = 0, None
         else:
             key = _cache_key(options)
-        presence = threading.Lock()
-        with presence:
-            entry = self._take(key, presence) or self._add(key, presence, options)
+        liveness_lock = threading.Lock()
+        with liveness_lock:
+            entry = self._take(key, liveness_lock) or self._add(key, liveness_lock, options)
             try:
                 yield entry.item
             except BaseException:
@@ -139,15 +139,15 @@ class WorkerCache(Generic[CacheItemT]):
 
     def _idle_locked(self) -> list[_Entry[CacheItemT]]:
         """The idle entries, the longest idle first."""
-        return sorted((each for each in self._entries if each.presence is None), key=lambda each: each.rest_number)
+        return sorted((each for each in self._entries if each.liveness_lock is None), key=lambda each: each.rest_number)
 
-    def _take(self, key: Hashable, presence: threading.Lock) -> _Entry[CacheItemT] | None:
+    def _take(self, key: Hashable, liveness_lock: threading.Lock) -> _Entry[CacheItemT] | None:
         while key is not None:
             with self._lock:
                 entry = next((each for each in reversed(self._idle_locked()) if each.key == key), None)
                 if entry is None:
                     return None
-                entry.presence = presence
+                entry.liveness_lock = liveness_lock
             if entry.item.is_at_rest():
                 entry.item.resume()
                 return entry
@@ -155,8 +155,8 @@ class WorkerCache(Generic[CacheItemT]):
             self._remove(entry)
         return None
 
-    def _add(self, key: Hashable, presence: threading.Lock, options: Mapping[str, object]) -> _Entry[CacheItemT]:
-        entry = _Entry(key, self._make(options), presence)
+    def _add(self, key: Hashable, liveness_lock: threading.Lock, options: Mapping[str, object]) -> _Entry[CacheItemT]:
+        entry = _Entry(key, self._make(options), liveness_lock)
         with self._lock:
             self._entries.append(entry)
         return entry
@@ -171,7 +171,7 @@ class WorkerCache(Generic[CacheItemT]):
         with self._lock:
             self._waiters.wake_all_locked()  # this one may expire before the others
             entry.expires_ms, entry.rest_number = expires_ms, next(self._rest_numbers)
-            entry.presence = None
+            entry.liveness_lock = None
         self._close_idle(lambda idle: idle[:-MAX_IDLE_COUNT], f"{MAX_IDLE_COUNT} other producers were used more recently")
         with self._lock:
             if self._reaper is None or not self._reaper.is_alive():
@@ -181,12 +181,12 @@ class WorkerCache(Generic[CacheItemT]):
 
     def _close_idle(self, choose: Callable[[list[_Entry[CacheItemT]]], list[_Entry[CacheItemT]]], reason: str) -> None:
         """Close those of the idle producers that `choose` names."""
-        presence = threading.Lock()
-        with presence:
+        liveness_lock = threading.Lock()
+        with liveness_lock:
             with self._lock:
                 entries = choose(self._idle_locked())
                 for each in entries:
-                    each.presence = presence
+                    each.liveness_lock = liveness_lock
             for each in entries:
                 _close_entry(each, reason)
                 self._remove(each)

@@ -78,7 +78,7 @@ class StandingClock(ManualClock):
 @contextmanager
 def task_at_work(lend: Callable[[], Any], clock: Clock | None = None) -> Iterator[None]:
     heartbeat = Heartbeat(lend, GROUP, PLACE, clock or Clock())
-    with heartbeat.presence:
+    with heartbeat.liveness_lock:
         heartbeat.start()
         yield
 

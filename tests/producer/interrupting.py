@@ -355,7 +355,7 @@ class Application:
         assert producer._pool.available_memory == producer._pool.total_memory
         assert producer._pool.waiter_count() == 0
         assert not producer._accumulator.incomplete
-        assert producer._sender.end_signal.is_given
+        assert producer._sender.end_signal.is_signaled
         for lock in (producer._pool._lock, producer._metadata._lock, producer._metrics._lock):
             assert lock.acquire(timeout=LIMIT_MS / 1000)
             lock.release()

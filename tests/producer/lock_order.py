@@ -1,7 +1,7 @@
 """Watches the locks that the package makes, and tells what contradicts the list of locks in producer/__init__.py.
 
 The list is read from there, so that it cannot say one thing and the code do another. Locks are named by class and attribute. A
-lock that a call holds only to show that it goes on (`presence`, see CallsInside) has no place in the list and is not watched.
+lock that a call holds only to show that it goes on (`liveness_lock`, see LiveCalls) has no place in the list and is not watched.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _PACKAGE = spark_kafka_sink.producer.__name__.partition(".")[0]
 _MADE = re.compile(r"self\.(\w+)\b.* = threading\.R?Lock\(\)")
 _NAME = re.compile(r"\b\w+\.\w*lock\b")
 NOT_BELOW_QUEUES = "Metadata._lock"
-SHOWS_A_CALL = ("HandOver.presence", "Waiter._lock")
+SHOWS_A_CALL = ("HandOver.liveness_lock", "Waiter._lock")
 
 
 def listed_locks() -> tuple[list[set[str]], set[str]]:

@@ -105,7 +105,7 @@ class SimulatedProducer(KafkaProducer):
 
     def shut_down(self, timeout_ms: int | None = None) -> None:
         """close(), with the Sender's thread running on this one. A cluster in which nothing goes wrong answers meanwhile."""
-        self._sender.end_signal.give()  # so close() leaves the rest to this method
+        self._sender.end_signal.signal()  # so close() leaves the rest to this method
         self.close(timeout_ms)
         limit_ms = self._settle_limit_ms() if timeout_ms is None else timeout_ms
         deadline_ms = self._clock.now_ms() + limit_ms

@@ -569,7 +569,7 @@ def test_a_flush_says_that_records_are_left_that_another_thread_is_queueing(brok
     is_held, let_go = threading.Event(), threading.Event()
 
     def encode(hand_over: HandOver) -> None:
-        assert producer._gatherer._turns["single"].admit_locked(hand_over)
+        assert producer._gatherer._encodings["single"].admit_locked(hand_over)
         is_held.set()
         assert let_go.wait(WAIT_S)
 

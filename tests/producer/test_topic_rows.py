@@ -42,7 +42,7 @@ def test_slices_are_small_for_few_partitions_and_larger_for_many() -> None:
 
 def test_slices_of_large_rows_are_not_larger_for_many_partitions() -> None:
     chunk = chunk_of(3 * SLICE_ROWS, 300)
-    assert chunk.columns.base_sizes.sum() > 3 * MAX_SLICE_BYTES
+    assert chunk.columns.base_bytes.sum() > 3 * MAX_SLICE_BYTES
     assert sizes(chunk, 1_000) == sizes(chunk, 6) == [SLICE_ROWS] * 3
 
 

@@ -38,9 +38,9 @@ def encode_records(
     entries: Int64Column | None = None,
 ) -> EncodedRecords:
     """All rows, or the rows that `entries` names, in that order; entry i of the deltas belongs to row entries[i]."""
-    base_sizes = columns.base_sizes if entries is None else columns.base_sizes[entries]
-    rows = len(base_sizes)
-    written = RecordRows(columns, entries, base_sizes).interleave(0, rows, offset_deltas, timestamp_deltas).write(0, rows)
+    base_bytes = columns.base_bytes if entries is None else columns.base_bytes[entries]
+    rows = len(base_bytes)
+    written = RecordRows(columns, entries, base_bytes).interleave(0, rows, offset_deltas, timestamp_deltas).write(0, rows)
     offsets, data = row_offsets_and_data(written, rows)
     return EncodedRecords(offsets, octets(data))
 

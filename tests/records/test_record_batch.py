@@ -57,7 +57,7 @@ def test_rows_take_the_counted_bytes(records: list[DecodedRecord], data: st.Data
     deltas = st.lists(st.integers(0, 2**31 - 1), min_size=len(records), max_size=len(records))
     offset_deltas = np.array(data.draw(deltas), np.int64)
     timestamp_deltas = np.array(data.draw(deltas), np.int64) - 2**30
-    base = columns.base_sizes
+    base = columns.base_bytes
     encoded = encode_records(columns, offset_deltas, timestamp_deltas)
     assert np.diff(encoded.offsets).tolist() == record_sizes(base, offset_deltas, timestamp_deltas).tolist()
     assert (np.diff(encoded.offsets) + BATCH_HEADER_SIZE <= size_upper_bounds(columns)).all()
@@ -93,7 +93,7 @@ def test_rows_sorted_by_partition_make_one_batch_for_each(records: list[DecodedR
 
 def test_a_number_for_all_rows_equals_a_column_of_it() -> None:
     columns = record_columns(pa.array(["a", None, "ccc"]), pa.array([None, "b", ""]))
-    base = columns.base_sizes
+    base = columns.base_bytes
     for delta in (0, -1, 64, 2**40):
         column = np.full(3, delta)
         one, each = (encode_records(columns, np.arange(3), deltas) for deltas in (delta, column))
@@ -107,7 +107,7 @@ def test_the_smallest_record_is_seven_bytes() -> None:
 
 def test_no_rows_give_no_bytes() -> None:
     for columns in (record_columns(pa.array([], pa.string())), record_columns(None, row_count=0)):
-        assert columns.base_sizes.tolist() == []
+        assert columns.base_bytes.tolist() == []
         assert encode(columns).offsets.tolist() == [0]
         assert len(encode(columns).data) == 0
 
@@ -131,7 +131,7 @@ def test_a_record_beyond_the_length_field_is_refused_with_its_row(monkeypatch: p
 def test_the_rows_of_a_part_are_those_of_the_whole(order: Any) -> None:
     headers = pa.array([[("h", b"1" * row)] * row for row in range(5)], pa.map_(pa.string(), pa.binary()))
     columns = record_columns(pa.array(["v" * row for row in range(5)]), pa.array(["k" * 2 * row for row in range(5)]), headers)
-    rows = record_batch.RecordRows(columns, order, columns.base_sizes if order is None else columns.base_sizes[order])
+    rows = record_batch.RecordRows(columns, order, columns.base_bytes if order is None else columns.base_bytes[order])
 
     def written(lo: int, hi: int) -> list[bytes]:
         part = rows.interleave(lo, hi, np.arange(lo, hi), 0).write(0, hi - lo)
@@ -149,7 +149,7 @@ def test_the_row_of_a_part_that_is_too_large_is_named_by_its_index_in_the_column
     columns = record_columns(pa.array(["a", "b", "c", "x" * 200]))
     order = np.array([1, 2, 3, 0])
     for selected, row in ((None, 3), (order, 3)):
-        sizes = columns.base_sizes if selected is None else columns.base_sizes[selected]
+        sizes = columns.base_bytes if selected is None else columns.base_bytes[selected]
         with pytest.raises(RecordTooLargeError, match=f"row {row}: a record of"):
             record_batch.RecordRows(columns, selected, sizes).interleave(1, 4, np.arange(3), 0)
 

@@ -24,7 +24,7 @@ class BatchCompressor:
         self._pool = pool  # takes back the memory that compression saves
         self._ratios = CompressionRatioEstimator()
 
-    def raw_limit(self, topic: str) -> int:
+    def max_raw_bytes(self, topic: str) -> int:
         """Bytes of uncompressed records that make a batch full. By estimation, it then has at most batch.size when compressed."""
         limit = self._max_record_bytes
         if self.compression.is_enabled:
@@ -54,10 +54,10 @@ class BatchCompressor:
         if surplus:
             self._pool.deallocate(surplus)
 
-    def raw_limit_after(self, large_batch: ProducerBatch) -> int:
-        """The raw_limit of the batches into which a batch is split that a broker rejected as too large. Corrects the estimate.
+    def max_raw_bytes_after(self, large_batch: ProducerBatch) -> int:
+        """The max_raw_bytes of the batches into which `large_batch`, too large for a broker, is split. Corrects the estimate.
 
-        It is batch.size, or half the size of `large_batch` if that is less. So each split makes batches smaller, whatever limit
+        It is batch.size, or half the size of the large batch if that is less. So each split makes batches smaller, whatever limit
         the broker has. A client that replaces a batch by an equal one repeats this until delivery.timeout.ms (KAFKA-8350).
         """
         if self.compression.is_enabled:

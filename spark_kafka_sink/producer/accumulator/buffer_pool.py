@@ -2,8 +2,8 @@
 
 Hands out blocks of one size: a batch grows block by block, so 3,000 partitions with few rows each do not exhaust the pool. Large
 segments of records stay in memory of their own, for which the pool charges a number of blocks. Callers get memory in the order in
-which they asked, so a large request cannot starve behind small ones. Only prepaid records go first (`can_go_first`, `overdraw`).
-Law until `end`, whenever the lock is free: blocks free + not made + handed out + charged == total blocks. Only an interrupt
+which they asked, so a large request cannot starve behind small ones. Prepaid records go first (`has_precedence`, `overdraw`).
+Law until `end`, whenever the lock is free: blocks free + handed out + charged + balance == total blocks. Only an interrupt
 while a call hands rows over may break it, and that interrupt ends the producer (producer/hand_overs.py).
 """
 
@@ -16,11 +16,11 @@ from dataclasses import dataclass, field
 
 from spark_kafka_sink.clock import Clock
 from spark_kafka_sink.errors import KafkaError, KafkaTimeoutError, RecordTooLargeError, closed_error
-from spark_kafka_sink.interrupts import LOOK_AGAIN_MS, Waiter
+from spark_kafka_sink.interrupts import RECHECK_INTERVAL_MS, Waiter
 from spark_kafka_sink.metrics import Stat
 
-MAX_BLOCK_SIZE = 8 * 1024  # 3,000 partitions with a few rows each take 24 MB
-MIN_BLOCK_SIZE = 1024  # below this, the bookkeeping of a block would cost more than its bytes
+MAX_BLOCK_BYTES = 8 * 1024  # 3,000 partitions with a few rows each take 24 MB
+MIN_BLOCK_BYTES = 1024  # below this, the bookkeeping of a block would cost more than its bytes
 
 # At first, a caller that waits is woken only when a quarter of the pool is free. It then lays out and encodes thousands of rows
 # together, while the Sender sends the other three quarters. After PATIENCE_MS the caller is woken as soon as it can get what it
@@ -53,20 +53,20 @@ class PoolMemory:
         self.charge_blocks -= charge_blocks
         return memory
 
-    def charge_and_rest(self, charge_blocks: int) -> tuple[PoolMemory, PoolMemory]:
-        """Return a charge of this size, or of all that is held if that is less, and the rest. Does not change this object.
+    def charge_and_remainder(self, charge_blocks: int) -> tuple[PoolMemory, PoolMemory]:
+        """Return a charge of this size, or of all that is held if that is less, and the remainder. Does not change this object.
 
         The existing charge is used first. Then blocks are exchanged for a charge: the bytes in them are no longer needed.
         """
         charged_memory = PoolMemory([], min(charge_blocks, len(self)))
         exchanged_count = max(0, charged_memory.charge_blocks - self.charge_blocks)
-        rest = PoolMemory(self.blocks[exchanged_count:], self.charge_blocks + exchanged_count - charged_memory.charge_blocks)
-        return charged_memory, rest
+        remainder = PoolMemory(self.blocks[exchanged_count:], self.charge_blocks + exchanged_count - charged_memory.charge_blocks)
+        return charged_memory, remainder
 
 
 @dataclass(slots=True, eq=False)
-class _Turn:
-    """A caller's place in the line."""
+class _Allocation:
+    """What a caller asks for, and its place in the line."""
 
     block_count: int
     charge_blocks: int
@@ -74,7 +74,7 @@ class _Turn:
     on_take: Callable[[], None]
     wake_threshold: int  # wake the caller when this many blocks are free
     waiter: Waiter = field(default_factory=Waiter)
-    presence: threading.Lock = field(default_factory=threading.Lock)  # held until the caller has gone
+    liveness_lock: threading.Lock = field(default_factory=threading.Lock)  # held until the caller has gone
 
     @property
     def needed_blocks(self) -> int:
@@ -86,15 +86,15 @@ class BufferPool:
     8 KiB, or `batch_size` if that is less, but at least 1 KiB. A charge is counted in blocks."""
 
     def __init__(self, total_memory: int, batch_size: int, clock: Clock) -> None:
-        self.block_size = max(1, min(MAX_BLOCK_SIZE, max(batch_size, MIN_BLOCK_SIZE), total_memory))
+        self.block_size = max(1, min(MAX_BLOCK_BYTES, max(batch_size, MIN_BLOCK_BYTES), total_memory))
         self.total_blocks = total_memory // self.block_size
         self._clock = clock
         self._lock = threading.Lock()  # guards all fields below
         self._free_blocks: list[bytearray] = []  # made once and given back; the last one back is the first out (still in cache)
-        # Blocks that do not exist yet: each is made when it is needed, so that a small write takes little memory. Charges are
-        # subtracted here. An overdraft makes the number negative, until as much has been given back.
-        self._unmade_count = self.total_blocks
-        self._turns: deque[_Turn] = deque()  # oldest first; only the first whose caller still waits may take memory
+        # What neither blocks nor charges use: making a block or charging takes from it. Blocks are made when they are needed, so
+        # that a small write takes little memory. An overdraft makes the balance negative, until as much has been given back.
+        self._balance_blocks = self.total_blocks
+        self._line: deque[_Allocation] = deque()  # oldest first; only the first whose caller still waits may take memory
         self._is_closed = False
         self._is_over = False
         self._ended_by: KafkaError | None = None
@@ -106,15 +106,15 @@ class BufferPool:
         return -(-size_bytes // self.block_size)
 
     def try_allocate(
-        self, block_count: int, *, charge_blocks: int = 0, into: PoolMemory | None = None, can_go_first: bool = False
+        self, block_count: int, *, charge_blocks: int = 0, into: PoolMemory | None = None, has_precedence: bool = False
     ) -> PoolMemory | None:
         """Allocate memory without blocking; returns None if there is too little now, or if other callers are waiting.
 
-        Raises only that the pool is closed. With `can_go_first` waiting callers do not count: an equal charge is given back soon.
+        Raises only that the pool is closed. `has_precedence`: waiting callers do not count, an equal charge is given back soon.
         """
         memory = PoolMemory() if into is None else into
         with self._lock:
-            if not self._are_free_locked(block_count + charge_blocks, can_go_first=can_go_first):
+            if not self._are_free_locked(block_count + charge_blocks, has_precedence=has_precedence):
                 return None
             self._take_locked(block_count, charge_blocks, memory)
         return memory
@@ -145,55 +145,56 @@ class BufferPool:
                 f"{needed_blocks * self.block_size} bytes are needed at once, but buffer.memory allows"
                 f" {self.total_blocks * self.block_size}; raise buffer.memory"
             )
-        turn = _Turn(block_count, charge_blocks, memory, on_take, max(needed_blocks, int(self.total_blocks * MIN_WAKE_SHARE)))
+        wake_threshold = max(needed_blocks, int(self.total_blocks * MIN_WAKE_SHARE))
+        allocation = _Allocation(block_count, charge_blocks, memory, on_take, wake_threshold)
         with self._lock:
             if self._are_free_locked(needed_blocks):
-                self._take_turn_locked(turn)
+                self._grant_locked(allocation)
                 return memory
         started_ns = self._clock.now_ns()
         try:
-            with turn.presence:
+            with allocation.liveness_lock:
                 with self._lock:
-                    self._turns.append(turn)
-                self._wait_in_line(turn, max_block_ms)
+                    self._line.append(allocation)
+                self._wait_in_line(allocation, max_block_ms)
         finally:
             with self._lock:
                 self._wake_next_locked()  # the next caller may take what is left
                 self.waits.record(self._clock.now_ns() - started_ns)
         return memory
 
-    def _wait_in_line(self, turn: _Turn, max_block_ms: int) -> None:
-        wake_threshold, patience_ms = turn.wake_threshold, min(PATIENCE_MS, max_block_ms)
+    def _wait_in_line(self, allocation: _Allocation, max_block_ms: int) -> None:
+        wake_threshold, patience_ms = allocation.wake_threshold, min(PATIENCE_MS, max_block_ms)
         started_ms = self._clock.now_ms()
         while True:
             waited_ms = self._clock.now_ms() - started_ms
             is_patient = waited_ms < patience_ms
             with self._lock:
                 self._check_open_locked()
-                turn.wake_threshold = wake_threshold if is_patient else turn.needed_blocks
-                if self._first_turn_locked() is turn and self._available_locked() >= turn.wake_threshold:
-                    self._take_turn_locked(turn)
+                allocation.wake_threshold = wake_threshold if is_patient else allocation.needed_blocks
+                if self._first_in_line_locked() is allocation and self._available_locked() >= allocation.wake_threshold:
+                    self._grant_locked(allocation)
                     return
                 if waited_ms >= max_block_ms:
                     self.timeouts.record(1)
-                    raise self._timeout_error_locked(turn.needed_blocks, max_block_ms)
-                turn.waiter = Waiter()
+                    raise self._timeout_error_locked(allocation.needed_blocks, max_block_ms)
+                allocation.waiter = Waiter()
             left_ms = (patience_ms if is_patient else max_block_ms) - waited_ms
-            self._clock.wait(turn.waiter, min(left_ms, LOOK_AGAIN_MS))
+            self._clock.wait(allocation.waiter, min(left_ms, RECHECK_INTERVAL_MS))
 
-    def _take_turn_locked(self, turn: _Turn) -> None:
-        turn.on_take()
-        self._take_locked(turn.block_count, turn.charge_blocks, turn.memory)
+    def _grant_locked(self, allocation: _Allocation) -> None:
+        allocation.on_take()
+        self._take_locked(allocation.block_count, allocation.charge_blocks, allocation.memory)
 
-    def _are_free_locked(self, block_count: int, *, can_go_first: bool = False) -> bool:
+    def _are_free_locked(self, block_count: int, *, has_precedence: bool = False) -> bool:
         self._check_open_locked()
-        return (can_go_first or self._first_turn_locked() is None) and self._available_locked() >= block_count
+        return (has_precedence or self._first_in_line_locked() is None) and self._available_locked() >= block_count
 
-    def _first_turn_locked(self) -> _Turn | None:
-        """The turn of the caller who has waited longest. Drops the turns of callers that have gone."""
-        while self._turns and not self._turns[0].presence.locked():
-            self._turns.popleft()
-        return self._turns[0] if self._turns else None
+    def _first_in_line_locked(self) -> _Allocation | None:
+        """The entry of the caller who has waited longest. Drops the entries of callers that have gone."""
+        while self._line and not self._line[0].liveness_lock.locked():
+            self._line.popleft()
+        return self._line[0] if self._line else None
 
     def overdraw(self, charge_blocks: int, into: PoolMemory) -> None:
         """Charge at once, even beyond the total: for records that were charged for when they were gathered.
@@ -202,9 +203,9 @@ class BufferPool:
         interceptors may add bytes. The overdraft pays for both. While the balance is negative, no memory is handed out.
         """
         with self._lock:
-            dropped_count = min(len(self._free_blocks), max(0, charge_blocks - self._unmade_count))
+            dropped_count = min(len(self._free_blocks), max(0, charge_blocks - self._balance_blocks))
             del self._free_blocks[:dropped_count]
-            self._unmade_count -= charge_blocks - dropped_count
+            self._balance_blocks -= charge_blocks - dropped_count
             into.charge_blocks += charge_blocks
 
     def deallocate(self, memory: PoolMemory) -> None:
@@ -212,7 +213,7 @@ class BufferPool:
         with self._lock:
             if not self._is_over:
                 self._free_blocks += memory.blocks
-                self._unmade_count += memory.charge_blocks
+                self._balance_blocks += memory.charge_blocks
             memory.blocks, memory.charge_blocks = [], 0
             self._wake_next_locked()
 
@@ -220,7 +221,7 @@ class BufferPool:
         """Give back a part of the charge in `memory`."""
         with self._lock:
             if not self._is_over:
-                self._unmade_count += charge_blocks
+                self._balance_blocks += charge_blocks
             memory.charge_blocks -= charge_blocks
             self._wake_next_locked()
 
@@ -228,7 +229,7 @@ class BufferPool:
         """Drop free blocks beyond `keep_bytes`. New ones are made when they are needed."""
         with self._lock:
             kept_count = min(len(self._free_blocks), keep_bytes // self.block_size)
-            self._unmade_count += len(self._free_blocks) - kept_count
+            self._balance_blocks += len(self._free_blocks) - kept_count
             del self._free_blocks[kept_count:]
 
     def close(self, ended_by: KafkaError | None = None) -> None:
@@ -237,8 +238,8 @@ class BufferPool:
         A later call without an error keeps the earlier error.
         """
         with self._lock:
-            for turn in self._turns:
-                turn.waiter.wake()
+            for allocation in self._line:
+                allocation.waiter.wake()
             self._is_closed = True
             if ended_by is not None:
                 self._ended_by = ended_by
@@ -247,11 +248,11 @@ class BufferPool:
         """Count all memory as free. Called after `close`, when no request refers to memory. Python frees what calls hold."""
         with self._lock:
             self._is_over = True
-            self._free_blocks, self._unmade_count = [], self.total_blocks
+            self._free_blocks, self._balance_blocks = [], self.total_blocks
 
     def waiter_count(self) -> int:
         """How many callers wait for memory. Takes no lock: the number may change at any time anyway."""
-        return sum(turn.presence.locked() for turn in tuple(self._turns))
+        return sum(allocation.liveness_lock.locked() for allocation in tuple(self._line))
 
     @property
     def total_memory(self) -> int:
@@ -265,24 +266,24 @@ class BufferPool:
             return max(0, self._available_locked()) * self.block_size
 
     def _available_locked(self) -> int:
-        return len(self._free_blocks) + self._unmade_count
+        return len(self._free_blocks) + self._balance_blocks
 
     def _take_locked(self, block_count: int, charge_blocks: int, into: PoolMemory) -> None:
         kept_count = max(0, len(self._free_blocks) - block_count)
         recycled_blocks = self._free_blocks[kept_count:]
         new_blocks = [bytearray(self.block_size) for _ in range(block_count - len(recycled_blocks))]  # may raise MemoryError
-        unmade_count = self._unmade_count - len(new_blocks)
-        dropped_count = max(0, charge_blocks - unmade_count)  # free blocks to drop, because the caller's memory replaces theirs
+        balance_blocks = self._balance_blocks - len(new_blocks)
+        dropped_count = max(0, charge_blocks - balance_blocks)  # free blocks to drop, because the caller's memory replaces theirs
         del self._free_blocks[kept_count:]
         del self._free_blocks[:dropped_count]
-        self._unmade_count = unmade_count - charge_blocks + dropped_count
+        self._balance_blocks = balance_blocks - charge_blocks + dropped_count
         into.blocks += recycled_blocks + new_blocks
         into.charge_blocks += charge_blocks
 
     def _wake_next_locked(self) -> None:
-        turn = self._first_turn_locked()
-        if turn is not None and self._available_locked() >= turn.wake_threshold:
-            turn.waiter.wake()
+        allocation = self._first_in_line_locked()
+        if allocation is not None and self._available_locked() >= allocation.wake_threshold:
+            allocation.waiter.wake()
 
     def _check_open_locked(self) -> None:
         if self._is_closed:

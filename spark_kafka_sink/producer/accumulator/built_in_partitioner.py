@@ -30,7 +30,7 @@ from spark_kafka_sink.records.columns import NULL_LENGTH
 from spark_kafka_sink.records.murmur2 import partition_for_keys
 
 # All that queue lengths depend on: the cluster, the slow nodes, and two counters. While these stay equal, the lengths do too.
-LoadState: TypeAlias = tuple[Cluster, frozenset[int], int, int]
+QueueState: TypeAlias = tuple[Cluster, frozenset[int], int, int]
 
 
 class StickyPartitioner:
@@ -52,7 +52,7 @@ class StickyPartitioner:
         self._produced_bytes = 0
         self._quota_bytes = 0
         # Cumulative weights, and the partitions they belong to. The Sender replaces the tuple as a whole.
-        self._load: tuple[npt.NDArray[np.int64], npt.NDArray[np.int32]] | None = None
+        self._weights: tuple[npt.NDArray[np.int64], npt.NDArray[np.int32]] | None = None
 
     def assign(self, row_bytes: npt.NDArray[np.int64], available_partitions: Sequence[int]) -> npt.NDArray[np.int32]:
         """int32[n]: the partition of each row, in order. `row_bytes`: int64[n]. At least one partition must be available."""
@@ -80,14 +80,14 @@ class StickyPartitioner:
         self._quota_bytes = self._batch_size if filled_bytes == 0 else 2 * self._batch_size - filled_bytes
 
     def _next_partition(self, available_partitions: Sequence[int]) -> int:
-        load = self._load
-        if load is None:
+        weights = self._weights
+        if weights is None:
             return available_partitions[self._random.randrange(len(available_partitions))]
-        cumulative_weights, partitions = load
+        cumulative_weights, partitions = weights
         random_weight = self._random.randrange(int(cumulative_weights[-1]))
         return int(partitions[np.searchsorted(cumulative_weights, random_weight, side="right")])
 
-    def update_load(self, queue_lengths: Sequence[int], partitions: Sequence[int], is_complete: bool) -> None:
+    def update_queue_lengths(self, queue_lengths: Sequence[int], partitions: Sequence[int], is_complete: bool) -> None:
         """Use these queue lengths from now on: a partition's weight is the longest length + 1 - its own.
 
         `is_complete` is false when partitions were left out: slow ones, those without a leader, or those outside of the rack.
@@ -95,9 +95,9 @@ class StickyPartitioner:
         """
         lengths = np.asarray(queue_lengths, np.int64)
         if len(lengths) == 0 or (is_complete and (len(lengths) < 2 or (lengths == lengths[0]).all())):
-            self._load = None
+            self._weights = None
         else:
-            self._load = (np.cumsum(lengths.max() + 1 - lengths), np.asarray(partitions, np.int32))
+            self._weights = (np.cumsum(lengths.max() + 1 - lengths), np.asarray(partitions, np.int32))
 
 
 class RoundRobinPartitioner:
@@ -122,7 +122,7 @@ class TopicPartitioners:
         self._queues = queues.of_topic(topic)
         self.sticky = StickyPartitioner(batch_size, self._open_bytes, random)
         self.round_robin = RoundRobinPartitioner()
-        self.load_state: LoadState | None = None  # Sender only: of the queue lengths that `sticky` uses
+        self.queue_state: QueueState | None = None  # Sender only: of the queue lengths that `sticky` uses
 
     def _open_bytes(self, partition: int) -> int:
         queue = self._queues.get(partition)
@@ -134,7 +134,7 @@ class TopicPartitioners:
 class NodeWait:
     """How long batches have been waiting for a node: for partitioner.availability.timeout.ms (KIP-794)."""
 
-    last_ready_ms: int  # when there were last batches for the node
+    last_needed_ms: int  # when the Sender last had batches for the node
     last_accepted_ms: int  # when the node last could take batches
 
 
@@ -167,7 +167,7 @@ class BuiltInPartitioner:
             np.copyto(partitions, partitions_by_key, where=has_key)
             is_undecided &= ~has_key
         if is_undecided.any():
-            partitions[is_undecided] = self._spread(rows.topic, columns.base_sizes[is_undecided] + MIN_OVERHEAD_BYTES, cluster)
+            partitions[is_undecided] = self._spread(rows.topic, columns.base_bytes[is_undecided] + MIN_OVERHEAD_BYTES, cluster)
         return partitions
 
     def _spread(self, topic: str, row_bytes: npt.NDArray[np.int64], cluster: Cluster) -> npt.NDArray[np.int32]:
@@ -204,7 +204,7 @@ class BuiltInPartitioner:
 
     # SENDER
 
-    def update_load(self, cluster: Cluster, newest_flush_id: int) -> None:
+    def update_queue_lengths(self, cluster: Cluster, newest_flush_id: int) -> None:
         """Give the sticky partitioners the lengths of the queues, if they may have changed."""
         if not self._config.partitioner_adaptive_partitioning_enable:
             return
@@ -216,36 +216,36 @@ class BuiltInPartitioner:
         state = (cluster, slow_nodes, newest_flush_id, self._queues.move_count)
         for topic in list(self._active_topics):  # not all topics in each round, because there may be thousands
             partitioners = self._topics[topic]
-            if partitioners.sticky.is_in_use and partitioners.load_state != state:
-                partitioners.load_state = state
-                self._update_load_of(topic, partitioners.sticky, cluster, slow_nodes)
+            if partitioners.sticky.is_in_use and partitioners.queue_state != state:
+                partitioners.queue_state = state
+                self._update_lengths_of(topic, partitioners.sticky, cluster, slow_nodes)
             queues = list(self._queues.of_topic(topic).values())  # callers may add some meanwhile
             if not any(queue.batches for queue in queues):
-                partitioners.sticky.update_load([], [], is_complete=True)
+                partitioners.sticky.update_queue_lengths([], [], is_complete=True)
                 self._active_topics.discard(topic)
 
-    def _update_load_of(self, topic: str, sticky: StickyPartitioner, cluster: Cluster, slow_nodes: frozenset[int]) -> None:
+    def _update_lengths_of(self, topic: str, sticky: StickyPartitioner, cluster: Cluster, slow_nodes: frozenset[int]) -> None:
         queues = self._queues.of_topic(topic)
         partition_count = cluster.partition_count(topic) or 0
         available_partitions = self._available_partitions(topic, cluster)
         if not available_partitions or len(queues) < partition_count or not queues.keys() >= set(available_partitions):
-            sticky.update_load([], [], is_complete=True)  # otherwise a partition without a queue would never be chosen
+            sticky.update_queue_lengths([], [], is_complete=True)  # otherwise a partition without a queue would never be chosen
             return
         candidates = [queues[partition] for partition in available_partitions]
         if slow_nodes:
             candidates = [each for each in candidates if cluster.leader_for(each.topic_partition) not in slow_nodes] or candidates
         lengths = [len(queue.batches) for queue in candidates]
         partitions = [queue.topic_partition.partition for queue in candidates]
-        sticky.update_load(lengths, partitions, is_complete=len(candidates) == len(queues))
+        sticky.update_queue_lengths(lengths, partitions, is_complete=len(candidates) == len(queues))
 
     def update_node_wait(self, node: int, now_ms: int, can_drain: bool) -> None:
         """Note that the Sender has batches for this node now, and whether the node accepts them."""
         if self._config.partitioner_availability_timeout_ms > 0:
             wait = self._node_waits.setdefault(node, NodeWait(now_ms, now_ms))
-            wait.last_ready_ms = now_ms
+            wait.last_needed_ms = now_ms
             if can_drain:
                 wait.last_accepted_ms = now_ms
 
     def _is_slow(self, node: int) -> bool:
         wait = self._node_waits[node]
-        return wait.last_ready_ms - wait.last_accepted_ms > self._config.partitioner_availability_timeout_ms
+        return wait.last_needed_ms - wait.last_accepted_ms > self._config.partitioner_availability_timeout_ms

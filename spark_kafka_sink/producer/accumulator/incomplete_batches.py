@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator
 
 from spark_kafka_sink.clock import Clock
-from spark_kafka_sink.interrupts import CallsInside, Waiters
+from spark_kafka_sink.interrupts import LiveCalls, Waiters
 from spark_kafka_sink.producer.accumulator.producer_batch import ProducerBatch
 
 
@@ -19,7 +19,7 @@ class IncompleteBatches:
         self._lock = threading.Lock()
         self._batches: set[ProducerBatch] = set()
         self._waiters = Waiters(self._lock)  # woken when a batch is removed
-        self._flushes = CallsInside()  # needs no lock: a call is added in one step, and the Sender drops only calls that are over
+        self._flushes = LiveCalls()  # needs no lock: a call is added in one step, and the Sender drops only calls that are over
         self.newest_flush_id = 0
 
     def __len__(self) -> int:
@@ -53,9 +53,9 @@ class IncompleteBatches:
         Blocks at most `timeout_ms`; returns false when that time ran out.
         """
         deadline_ms = self._clock.now_ms() + timeout_ms
-        presence = threading.Lock()
-        with presence:
-            self._flushes.add(presence)
+        liveness_lock = threading.Lock()
+        with liveness_lock:
+            self._flushes.add(liveness_lock)
             flush_id = self.newest_flush_id
             wake_sender()
             return self._waiters.wait_until(

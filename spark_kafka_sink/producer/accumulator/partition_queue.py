@@ -234,11 +234,11 @@ class PartitionQueues:
         return [by_partition.get(partition) or self._make(by_partition, topic, partition) for partition in partitions]
 
     def take_batches(
-        self, error: KafkaError, is_concerned: Callable[[PartitionQueue], bool] = lambda _: True, *, undrained_only: bool = False
+        self, error: KafkaError, must_take: Callable[[PartitionQueue], bool] = lambda _: True, *, undrained_only: bool = False
     ) -> list[ProducerBatch]:
-        """Call `take_batches` of each queue for which `is_concerned` returns true, as `take_from_each` does. Sender only."""
+        """Call `take_batches` of each queue for which `must_take` returns true, as `take_from_each` does. Sender only."""
         batches = self.take_from_each(
-            lambda queue: queue.take_batches(error, undrained_only=undrained_only) if is_concerned(queue) else []
+            lambda queue: queue.take_batches(error, undrained_only=undrained_only) if must_take(queue) else []
         )
         self.oldest.note_poisoned()
         return batches

@@ -59,7 +59,7 @@ class ProducerBatch:
 
     topic_partition: TopicPartition  # where the records go
     created_ms: int  # monotonic time; delivery.timeout.ms counts from here, also for the smaller batches of a split
-    raw_limit: int  # bytes of uncompressed records after which it is full. The first record always fits
+    max_raw_bytes: int  # bytes of uncompressed records after which it is full. The first record always fits
     base_timestamp: int  # of the first record, ms since 1970
     flush_id: int  # flush() waits for all batches up to an id; the smaller batches of a split have that of the large one
     block_size: int  # of the pool that `memory` is from
@@ -122,7 +122,7 @@ class ProducerBatch:
     # FILLING: callers
 
     def is_full(self) -> bool:
-        return self.is_closed or self.record_bytes >= self.raw_limit
+        return self.is_closed or self.record_bytes >= self.max_raw_bytes
 
     def missing_blocks(self, more_bytes: int) -> int:
         """How many more blocks are needed for `more_bytes` in addition to the bytes that are reserved in blocks."""
@@ -163,10 +163,10 @@ class ProducerBatch:
         """Copy encoded records into reserved room. Several callers may write at the same time, each into its own room."""
         index, block_offset = divmod(start, self.block_size)
         while data:
-            piece = data[: self.block_size - block_offset]
+            part = data[: self.block_size - block_offset]
             block = memoryview(self.memory.blocks[index])  # slicing the bytearray would copy twice
-            block[block_offset : block_offset + len(piece)] = piece
-            data = data[len(piece) :]
+            block[block_offset : block_offset + len(part)] = part
+            data = data[len(part) :]
             index, block_offset = index + 1, 0
 
     def attach(self, segment: int, data: memoryview | PackedRecords) -> None:
@@ -197,11 +197,11 @@ class ProducerBatch:
 
     def _keep_only(self, packed_records: list[memoryview]) -> None:
         """Drop the uncompressed records. The compressed ones are not in pool blocks, so they are charged for."""
-        memory, surplus = self.memory.charge_and_rest(-(-total_size(packed_records) // self.block_size))
+        memory, surplus = self.memory.charge_and_remainder(-(-total_size(packed_records) // self.block_size))
         self.body, self.segments, self.memory, self.surplus = packed_records, [], memory, surplus
 
-    def split(self, raw_limit: int) -> list[ProducerBatch]:
-        """Split a batch that the broker found too large, into batches of at most `raw_limit` bytes of records or of one record.
+    def split(self, max_raw_bytes: int) -> list[ProducerBatch]:
+        """Split a batch that the broker found too large: into batches of one record, or of records of at most `max_raw_bytes`.
 
         The smaller batches keep the creation time (for delivery.timeout.ms), the flush id and the sequence numbers, but have no
         attempts yet, and no memory of the pool. They report the outcome of the rows instead of the large batch.
@@ -214,7 +214,7 @@ class ProducerBatch:
         start = 0
         while start < self.record_count:
             bytes_before = int(cumulative_sizes[start - 1]) if start else 0
-            stop = max(start + 1, int(np.searchsorted(cumulative_sizes, bytes_before + raw_limit, side="right")))
+            stop = max(start + 1, int(np.searchsorted(cumulative_sizes, bytes_before + max_raw_bytes, side="right")))
             smaller_batches.append(self._smaller_batch(records, start, stop))
             start = stop
         self.final_state = FinalState.SPLIT
@@ -228,7 +228,7 @@ class ProducerBatch:
         batch = ProducerBatch(
             self.topic_partition,
             self.created_ms,
-            raw_limit=size,
+            max_raw_bytes=size,
             base_timestamp=int(timestamps[0]),
             flush_id=self.flush_id,
             block_size=size,

@@ -22,7 +22,7 @@ import numpy.typing as npt
 from spark_kafka_sink.clock import NEVER_MS, Clock
 from spark_kafka_sink.config.producer_config import ProducerConfig
 from spark_kafka_sink.errors import KafkaError, closed_error, fresh_copy
-from spark_kafka_sink.interrupts import CallsInside
+from spark_kafka_sink.interrupts import LiveCalls
 from spark_kafka_sink.network.backoff import ExponentialBackoff
 from spark_kafka_sink.network.cluster import Cluster
 from spark_kafka_sink.producer.accumulator.batch_compressor import BatchCompressor
@@ -36,7 +36,7 @@ from spark_kafka_sink.producer.accumulator.producer_batch import ProducerBatch
 from spark_kafka_sink.producer.accumulator.slice_layout import MemoryNeed, Reservation, SliceLayout
 from spark_kafka_sink.producer.accumulator.slice_writer import SliceWriter
 from spark_kafka_sink.producer.accumulator.sorted_slice import SortedSlice
-from spark_kafka_sink.producer.hand_overs import HALF_DONE_TEXT, ORDINARY_ERRORS, HandOver
+from spark_kafka_sink.producer.hand_overs import CLEANED_UP_ERRORS, UNKNOWN_PROGRESS_TEXT, HandOver
 from spark_kafka_sink.producer.topic_rows import TopicRows
 
 
@@ -78,7 +78,7 @@ class RecordAccumulator:
         # does no harm: `is_closed` stays true, no error is replaced by None, and either error says what happened.
         self.is_closed = False
         self._ended_by: KafkaError | None = None
-        self._starving_callers = CallsInside()  # callers that wait for memory
+        self._starving_callers = LiveCalls()  # callers that wait for memory
 
     # CALLERS
 
@@ -108,8 +108,8 @@ class RecordAccumulator:
             KafkaTimeoutError: no memory within max.block.ms. Rows that are in a batch stay there and are sent.
             ProducerClosedError, or the error that ended the producer: it was closed meanwhile.
             KafkaError: rows are refused (`refuse_rows`), or one is larger than buffer.memory (RecordTooLargeError).
-            Others of ORDINARY_ERRORS (hand_overs.py): rows cannot be encoded, and fail.
-            RuntimeError: an error came halfway (HALF_DONE_TEXT of hand_overs.py). The producer ends.
+            Others of CLEANED_UP_ERRORS (hand_overs.py): rows cannot be encoded, and fail.
+            RuntimeError: an error came halfway (UNKNOWN_PROGRESS_TEXT of hand_overs.py). The producer ends.
         """
         layout: SliceLayout | None = None
         reservations: list[Reservation] = []
@@ -122,7 +122,7 @@ class RecordAccumulator:
                 if not reservations:
                     hand_over.begin_wait()
                     self.wait_for_memory(layout.pending_need, layout.unused_memory, hand_over.begin)
-        except ORDINARY_ERRORS as error:
+        except CLEANED_UP_ERRORS as error:
             try:  # here, because memory may end at the call of a method
                 unplaced_positions = rows.positions
                 if layout is not None:
@@ -130,15 +130,15 @@ class RecordAccumulator:
                     layout.give_back_unused_memory()
                     self.writer.poison_batches(reservations)
                 self.fail_unbatched(rows.topic, unplaced_positions, callback, error)
-            except ORDINARY_ERRORS as second_error:
-                raise RuntimeError(HALF_DONE_TEXT) from second_error
+            except CLEANED_UP_ERRORS as second_error:
+                raise RuntimeError(UNKNOWN_PROGRESS_TEXT) from second_error
             raise
 
     def _append_what_has_room(self, layout: SliceLayout, reservations: list[Reservation], hand_over: HandOver) -> None:
         """Reserve room, and encode the rows that have got it, even if reserving room for the others has failed."""
         try:
             layout.reserve(reservations)
-        except ORDINARY_ERRORS:
+        except CLEANED_UP_ERRORS:
             self._write(layout.sorted_slice, reservations, hand_over)
             raise
         self._write(layout.sorted_slice, reservations, hand_over)
@@ -156,9 +156,9 @@ class RecordAccumulator:
 
     def wait_for_memory(self, need: MemoryNeed, into: PoolMemory, on_take: Callable[[], None]) -> None:
         """Have all queued batches sent, and wait at most max.block.ms for memory. `into`, `on_take`: see BufferPool.allocate."""
-        presence = threading.Lock()
-        with presence:
-            self._starving_callers.add(presence)  # before the Sender wakes, so that it sees the change
+        liveness_lock = threading.Lock()
+        with liveness_lock:
+            self._starving_callers.add(liveness_lock)  # before the Sender wakes, so that it sees the change
             self.wake_sender()
             self.pool.allocate(
                 need.block_count, self._config.max_block_ms, charge_blocks=need.charge_blocks, into=into, on_take=on_take
@@ -182,16 +182,16 @@ class RecordAccumulator:
 
     # CALLERS: what a SliceLayout needs
 
-    def raw_limit(self, topic: str) -> int:
+    def max_raw_bytes(self, topic: str) -> int:
         """Bytes of uncompressed records that make a batch full."""
-        return self._compressor.raw_limit(topic)
+        return self._compressor.max_raw_bytes(topic)
 
-    def new_batch(self, queue: PartitionQueue, base_timestamp: int, raw_limit: int, created_ms: int | None) -> ProducerBatch:
+    def new_batch(self, queue: PartitionQueue, base_timestamp: int, max_raw_bytes: int, created_ms: int | None) -> ProducerBatch:
         """A batch for the tail of a queue, whose lock the caller holds. When it has rows, `enqueue` puts it there."""
         return ProducerBatch(
             queue.topic_partition,
             self._clock.now_ms() if created_ms is None else created_ms,
-            raw_limit,
+            max_raw_bytes,
             base_timestamp,
             flush_id=self.incomplete.new_flush_id(),
             block_size=self.pool.block_size,
@@ -213,7 +213,7 @@ class RecordAccumulator:
     def ready(self, cluster: Cluster, now_ms: int) -> ReadyCheckResult:
         """Which nodes have a batch to send, when to ask again at the latest, and where `drainer.drain` will find batches."""
         result = self.drainer.ready(cluster, now_ms, self.must_hurry())
-        self.built_in_partitioner.update_load(cluster, self.incomplete.newest_flush_id)
+        self.built_in_partitioner.update_queue_lengths(cluster, self.incomplete.newest_flush_id)
         return result
 
     # SENDER: batches that come back
@@ -235,7 +235,7 @@ class RecordAccumulator:
 
         The caller puts the smaller batches into their queue after the sequencer knows them. Kafka's splitAndReenqueue.
         """
-        smaller_batches = large_batch.split(self._compressor.raw_limit_after(large_batch))
+        smaller_batches = large_batch.split(self._compressor.max_raw_bytes_after(large_batch))
         self.incomplete.add(smaller_batches)
         self.deallocate(large_batch)
         return smaller_batches

@@ -19,7 +19,7 @@ from spark_kafka_sink.producer.accumulator.delivery import BatchRows, RowsCallba
 from spark_kafka_sink.producer.accumulator.partition_queue import PartitionQueue, PartitionQueues
 from spark_kafka_sink.producer.accumulator.producer_batch import ProducerBatch
 from spark_kafka_sink.producer.accumulator.sorted_slice import FittingRows, SortedSlice
-from spark_kafka_sink.producer.hand_overs import HALF_DONE_TEXT, ORDINARY_ERRORS
+from spark_kafka_sink.producer.hand_overs import CLEANED_UP_ERRORS, UNKNOWN_PROGRESS_TEXT
 
 MIN_SEGMENT_BYTES = 32 * 1024  # rows of one batch that take this much are not copied into pool blocks
 
@@ -60,11 +60,13 @@ class BatchSource(Protocol):
     pool: BufferPool
     queues: PartitionQueues
 
-    def raw_limit(self, topic: str) -> int: ...
+    def max_raw_bytes(self, topic: str) -> int: ...
 
     def check_open(self) -> None: ...
 
-    def new_batch(self, queue: PartitionQueue, base_timestamp: int, raw_limit: int, created_ms: int | None) -> ProducerBatch: ...
+    def new_batch(
+        self, queue: PartitionQueue, base_timestamp: int, max_raw_bytes: int, created_ms: int | None
+    ) -> ProducerBatch: ...
 
     def enqueue(self, queue: PartitionQueue, batch: ProducerBatch) -> None: ...
 
@@ -83,9 +85,8 @@ class _Tail(NamedTuple):
 
     def is_unchanged(self, batch: ProducerBatch | None) -> bool:
         """Whether the queue's open batch, now `batch`, is the same and nobody has added rows to it."""
-        if batch is None or batch is not self.batch:
-            return batch is None and self.batch is None
-        return batch.record_count == self.record_count and batch.record_bytes == self.record_bytes
+        has_same_rows = batch is None or (batch.record_count, batch.record_bytes) == (self.record_count, self.record_bytes)
+        return batch is self.batch and has_same_rows
 
 
 _NO_TAIL = _Tail(None, 0, 0)
@@ -120,7 +121,7 @@ class SliceLayout:
         self._pool = self.accumulator.pool
         self._queues = self.accumulator.queues.of_partitions(self.topic, self.sorted_slice.stretch_partitions)
         self._stretch_stops: list[int] = self.sorted_slice.stretch_stops.tolist()
-        self._raw_limit = self.accumulator.raw_limit(self.topic)
+        self._max_raw_bytes = self.accumulator.max_raw_bytes(self.topic)
         self._stretch_index = 0
         self._next_row = 0  # the first row that has no room yet
         self.pending_need = MemoryNeed(0, 0)  # what the pool could not give at once; the caller allocates it to `unused_memory`
@@ -142,7 +143,7 @@ class SliceLayout:
     def reserve(self, reservations: list[Reservation]) -> None:
         """Reserve room for as many of the remaining rows as there is memory for now; adds nothing when there is none at all.
 
-        Adds each reservation to `reservations`. If this raises an ordinary error (hand_overs.py), the earlier reservations of
+        Adds each reservation to `reservations`. If this raises one of CLEANED_UP_ERRORS, the earlier reservations of
         the call are in that list, and the caller gives back the unused memory. Give a new list each time: an interrupt may come
         before the first line here, and must not find the reservations of an earlier call, which are over.
         """
@@ -189,10 +190,10 @@ class SliceLayout:
                 return self._place(tail, fitting)
             with queue.lock:
                 queue.close_locked(tail.batch)
-        return self._place(_NO_TAIL, self.sorted_slice.fit_new_batch(self._next_row, stop, self._raw_limit))
+        return self._place(_NO_TAIL, self.sorted_slice.fit_new_batch(self._next_row, stop, self._max_raw_bytes))
 
     def _room_bytes_in(self, tail: _Tail) -> int:
-        return (self._raw_limit if tail.batch is None else tail.batch.raw_limit) - tail.record_bytes
+        return (self._max_raw_bytes if tail.batch is None else tail.batch.max_raw_bytes) - tail.record_bytes
 
     def _place(self, tail: _Tail, fitting: FittingRows) -> _Place:
         size = fitting.size_bytes
@@ -205,12 +206,12 @@ class SliceLayout:
 
     def _ensure_memory(self, need: MemoryNeed) -> bool:
         """Increase the unused memory to what is needed. Returns false, and changes nothing, if the pool has too little now."""
-        memory, can_go_first = self.unused_memory, self.prepaid_memory is not None
+        memory, has_precedence = self.unused_memory, self.prepaid_memory is not None
         more_blocks = max(0, need.block_count - len(memory.blocks))
         more_charge = max(0, need.charge_blocks - memory.charge_blocks)
         if not more_blocks and not more_charge:
             return True
-        if self._pool.try_allocate(more_blocks, charge_blocks=more_charge, into=memory, can_go_first=can_go_first) is None:
+        if self._pool.try_allocate(more_blocks, charge_blocks=more_charge, into=memory, has_precedence=has_precedence) is None:
             self.pending_need = need
             return False
         return True
@@ -218,7 +219,7 @@ class SliceLayout:
     def _use_prepaid(self, place: _Place) -> bool:
         """If the rows are prepaid: make their place a segment, however small, and pay for it with the prepaid charge.
 
-        The segments of a slice take no more bytes than were charged for. `overdraw` pays for rounding up to whole blocks.
+        The prepaid charge covers the slice's bytes, but not the rounding of each batch to whole blocks: that is overdrawn.
         """
         if self.prepaid_memory is None:
             return False
@@ -246,12 +247,12 @@ class SliceLayout:
                 return
             if batch is None:
                 base_timestamp = self.sorted_slice.timestamp_at(self._next_row)
-                batch = self.accumulator.new_batch(queue, base_timestamp, self._raw_limit, self.created_ms)
+                batch = self.accumulator.new_batch(queue, base_timestamp, self._max_raw_bytes, self.created_ms)
             batch_rows = self._new_batch_rows(queue, tail.record_count, place.fitting)
             try:
                 self._reserve_locked(queue, batch, place, batch_rows, reservations)
-            except ORDINARY_ERRORS as error:
-                raise RuntimeError(HALF_DONE_TEXT) from error
+            except CLEANED_UP_ERRORS as error:
+                raise RuntimeError(UNKNOWN_PROGRESS_TEXT) from error
 
     def _new_batch_rows(self, queue: PartitionQueue, first_delta: int, fitting: FittingRows) -> BatchRows:
         """The next rows, which fit. Copied: a view would keep the whole slice's arrays until its slowest partition is done."""

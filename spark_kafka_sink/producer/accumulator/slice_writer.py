@@ -2,7 +2,7 @@
 
 Rows of small reservations are encoded together and copied into pool blocks. A segment keeps the memory it was encoded into, and
 is compressed while it is in the CPU's cache if the codec allows that. A batch that is full afterwards is compressed here too.
-Laws: an ordinary error (hand_overs.py) leaves no reservation open. A batch with a reservation is not drained and does not expire.
+Laws: an error of CLEANED_UP_ERRORS leaves no reservation open. A batch with a reservation is not drained and does not expire.
 """
 
 from __future__ import annotations

@@ -42,13 +42,13 @@ class SortedSlice:
         self._columns = columns
         self.row_count = len(partitions)
         self._order = _stable_order(partitions)
-        base_sizes = columns.base_sizes
+        base_bytes = columns.base_bytes
         timestamps = np.broadcast_to(np.asarray(columns.timestamps, np.int64), self.row_count)
         self._has_one_timestamp = isinstance(columns.timestamps, int)  # then all timestamp deltas in a new batch are 0
         if self._order is not None:
-            base_sizes, positions, partitions = base_sizes[self._order], positions[self._order], partitions[self._order]
+            base_bytes, positions, partitions = base_bytes[self._order], positions[self._order], partitions[self._order]
             timestamps = timestamps if self._has_one_timestamp else timestamps[self._order]
-        self._base_sizes = base_sizes
+        self._base_bytes = base_bytes
         self.timestamps = timestamps
         self.positions = positions  # int32: of each row in the caller's chunk
         switches = np.flatnonzero(partitions[1:] != partitions[:-1]) + 1
@@ -65,7 +65,7 @@ class SortedSlice:
     def measure(self, start: int, stop: int) -> None:
         """Write the exact sizes of rows start:stop, whose deltas have been written."""
         rows = slice(start, stop)
-        self.sizes[rows] = record_sizes(self._base_sizes[rows], self.offset_deltas[rows], self.timestamp_deltas[rows])
+        self.sizes[rows] = record_sizes(self._base_bytes[rows], self.offset_deltas[rows], self.timestamp_deltas[rows])
 
     # WHAT FITS
 
@@ -97,7 +97,7 @@ class SortedSlice:
     @cached_property
     def _cumulative_least_sizes(self) -> npt.NDArray[np.int64]:
         """Cumulative sums of the least sizes, which limit the rows that `fit` measures."""
-        return np.cumsum(self._base_sizes + MIN_OVERHEAD_BYTES)
+        return np.cumsum(self._base_bytes + MIN_OVERHEAD_BYTES)
 
     def fit(self, start: int, stop: int, first_delta: int, base_timestamp: int, room_bytes: int) -> FittingRows | None:
         """The first of the rows start:stop, as many as fit into a batch that has `first_delta` rows already; None: none fits."""
@@ -136,7 +136,7 @@ class SortedSlice:
         """Cumulative sums of sizes, from 0: with offset deltas of one byte, and of two. All timestamp deltas are 0."""
         sums = np.zeros((2, self.row_count + 1), np.int64)
         for sums_of_size, delta in zip(sums, (0, ONE_BYTE_DELTA_COUNT), strict=True):
-            np.cumsum(record_sizes(self._base_sizes, delta, 0), out=sums_of_size[1:])
+            np.cumsum(record_sizes(self._base_bytes, delta, 0), out=sums_of_size[1:])
         return sums[0], sums[1]
 
     def _fit_new_batch_of_one_timestamp(self, start: int, range_stop: int, room_bytes: int) -> FittingRows | None:
@@ -168,7 +168,7 @@ class SortedSlice:
 
     @cached_property
     def _record_rows(self) -> RecordRows:
-        return RecordRows(self._columns, self._order, self._base_sizes)
+        return RecordRows(self._columns, self._order, self._base_bytes)
 
     def interleave(self, start: int, stop: int) -> InterleavedRows:
         """Rows start:stop, whose deltas have been written, ready to be encoded."""

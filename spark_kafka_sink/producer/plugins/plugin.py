@@ -41,7 +41,7 @@ class Plugin:
         try:
             method(dict(config))
         except Exception as error:
-            raise ConfigError(f"{option}: {self.name}.configure failed: {_text_of(error)}") from error
+            raise ConfigError(f"{option}: {self.name}.configure failed: {_error_text(error)}") from error
 
     def close(self) -> None:
         """Call the object's `close`, if it has one. An Exception that it raises is logged."""
@@ -85,7 +85,7 @@ def make_plugin(option: str, option_value: object) -> Plugin:
     try:
         return Plugin(plugin_object(), name)
     except Exception as error:
-        raise ConfigError(f"{option}={name}: an instance cannot be created without arguments: {_text_of(error)}") from error
+        raise ConfigError(f"{option}={name}: an instance cannot be created without arguments: {_error_text(error)}") from error
 
 
 def name_of(plugin_object: object) -> str:
@@ -94,5 +94,5 @@ def name_of(plugin_object: object) -> str:
     return f"{definition.__module__}.{definition.__qualname__}"
 
 
-def _text_of(error: Exception) -> str:
+def _error_text(error: Exception) -> str:
     return f"{type(error).__name__}: {error}"

@@ -239,7 +239,7 @@ class BatchOutcomes:
 
     def abort(self, batch: ProducerBatch, error: KafkaError) -> None:
         """Fail a batch for a reason other than a broker's answer. Never raises, so that the batches after it fail too."""
-        with self._failures.containing(batch):
+        with self._failures.guard_step(batch):
             self.fail(batch, error, final_state=FinalState.ABORTED)
 
     def abort_all(self, error: KafkaError) -> None:

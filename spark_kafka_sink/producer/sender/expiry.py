@@ -32,7 +32,7 @@ class Expiry:
         batches_in_flight = self._expired_in_flight(now_ms)
         queued_batches = self._accumulator.take_expired(now_ms)
         for batch in chain(queued_batches, batches_in_flight):
-            with self._failures.containing(batch):
+            with self._failures.guard_step(batch):
                 error = batch.poison or self._error(batch, now_ms)
                 logger.debug("- %s: %s", batch, error)
                 self._outcomes.fail(batch, error, final_state=FinalState.ABORTED)

@@ -1,6 +1,6 @@
 """What happens when code raises on the Sender thread.
 
-An Exception in one step is logged, and the next step follows (`containing`). After an Exception in a round the Sender backs off
+An Exception in one step is logged, and the next step follows (`guard_step`). After an Exception in a round the Sender backs off
 and runs the next round, until no round has worked for delivery.timeout.ms. Other exceptions (SystemExit of a callback that calls
 sys.exit(), KeyboardInterrupt) end the thread. Sender thread only, except `fatal` and `error`, which callers read too.
 """
@@ -35,9 +35,9 @@ class SenderFailures:
         self._failing_since_ms: int | None = None  # when the first of the latest failed rounds failed
         self._failed_round_count = 0  # since then
 
-    def containing(self, step: object) -> AbstractContextManager[None]:
+    def guard_step(self, step: object) -> AbstractContextManager[None]:
         """Contain what a step raises, so that the next one runs. An Exception is logged; others end the thread after it."""
-        return _Containing(self, step)
+        return _StepGuard(self, step)
 
     def end(self, error: BaseException) -> None:
         """End the thread after this round, with this exception as the cause. A later call keeps the first one."""
@@ -73,8 +73,8 @@ class SenderFailures:
         return error
 
 
-class _Containing(AbstractContextManager[None]):
-    """What `containing` returns. A class, because a generator takes several times as long, and each batch is such a step."""
+class _StepGuard(AbstractContextManager[None]):
+    """What `guard_step` returns. A class, because a generator takes several times as long, and each batch is such a step."""
 
     __slots__ = ("_failures", "_step")
 

@@ -28,7 +28,7 @@ from spark_kafka_sink.protocol.topic_partition import TopicPartition
 
 logger = logging.getLogger(__name__)
 
-MAX_VERSION_BY_NAME = 12  # version 13 names topics by id; a topic whose id is unknown can only be named by its name
+MAX_VERSION_BY_NAME = 12  # from version 13 on, a request names topics by id; a topic whose id is unknown needs an older version
 _NOT_LEADER_CODES = (Errors.NOT_LEADER_OR_FOLLOWER.number, Errors.FENCED_LEADER_EPOCH.number)
 
 
@@ -102,13 +102,13 @@ class ProduceRequests:
         for batch in batches:
             self._outcomes.in_flight.remove(batch)
         answers: dict[TopicPartition, PartitionProduceResponse] = {}
-        with self._failures.containing(f"the answer of node {node}"):
+        with self._failures.guard_step(f"the answer of node {node}"):
             answers = self._answers(response, batches, names)
         for batch in batches:
             answer = answers.get(batch.topic_partition) or _answer(
                 batch, Errors.UNKNOWN_SERVER_ERROR, "the response does not mention this partition"
             )
-            with self._failures.containing(batch):
+            with self._failures.guard_step(batch):
                 self._outcomes.handle_answer(batch, answer, (node, response.correlation_id), now_ms)
 
     def _answers(

@@ -55,7 +55,7 @@ def _unknown_producer_step(facts: BatchFacts) -> NextStep:
     """The broker has no state of this producer, because its records were deleted. It accepts sequence 0 of a new epoch."""
     if not facts.sequence.is_idempotent:
         return NextStep.FAIL
-    if facts.log_start_offset == -1 or facts.sequence.was_reset or not facts.sequence.is_first:
+    if facts.log_start_offset == -1 or facts.sequence.sequence_has_been_reset or not facts.sequence.is_first:
         return NextStep.RETRY  # the broker does not say why; or this batch was renumbered already; or it must follow another
     return NextStep.RETRY_IN_NEW_EPOCH
 
@@ -70,7 +70,7 @@ def _out_of_order_step(facts: BatchFacts) -> NextStep:
         return NextStep.FAIL
     if not facts.sequence.is_first:
         return NextStep.RETRY
-    if facts.sequence.is_unresolved or (facts.sequence.is_next and not facts.sequence.was_reset):
+    if facts.sequence.is_unresolved or (facts.sequence.is_next and not facts.sequence.sequence_has_been_reset):
         return NextStep.RETRY_IN_NEW_EPOCH
     return NextStep.RETRY
 

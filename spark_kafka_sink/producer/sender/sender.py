@@ -37,7 +37,7 @@ class Sender:
 
     def __init__(self, parts: SenderParts, gatherer: RecordGatherer) -> None:
         self._config = parts.config
-        self._look_again_ms = max(self._config.retry_backoff_ms, MIN_ROUND_MS)
+        self._recheck_interval_ms = max(self._config.retry_backoff_ms, MIN_ROUND_MS)
         self._client = parts.client
         self._metadata = parts.metadata
         self._accumulator = parts.accumulator
@@ -50,8 +50,8 @@ class Sender:
         self._expiry = Expiry(parts, self._outcomes)
         self._produce = ProduceRequests(parts, self._outcomes)
         self._is_running = True  # written by initiate_close, read by run
-        self._must_end = Signal()  # given by force_close
-        self.end_signal = Signal()  # given by KafkaProducer when `run` has returned and plugins are closed
+        self._must_end = Signal()  # by force_close
+        self.end_signal = Signal()  # by KafkaProducer, when `run` has returned and plugins are closed
 
     # THE THREAD
 
@@ -60,7 +60,7 @@ class Sender:
 
         An Exception in a round, MemoryError too, is logged, and the next round follows after a back-off like that of retries.
         Rows still expire meanwhile. After delivery.timeout.ms without a round that works, the Sender ends. SystemExit and
-        KeyboardInterrupt end it too: after the round if a step raises them that `failures.containing` guards, otherwise at once.
+        KeyboardInterrupt end it too: after the round if a step raises them that `failures.guard_step` guards, otherwise at once.
         Rows that are left, and later calls, fail with an error that names the cause.
         """
         logger.debug("= sender started")
@@ -76,18 +76,18 @@ class Sender:
             self._end()
         logger.debug("= sender ended")
 
-    def _may_go_on(self) -> bool:
+    def _can_continue(self) -> bool:
         """After close(): whether there is time left, and the thread works."""
-        return not self._must_end.is_given and self.failures.fatal is None
+        return not self._must_end.is_signaled and self.failures.fatal is None
 
     def _settle_rows(self) -> None:
         """Run rounds until every row is settled. Does not wait for other requests: if they got no answer, close() would hang."""
-        while self._may_go_on() and (self._accumulator.has_queued_batches() or not self.is_settled()):
+        while self._can_continue() and (self._accumulator.has_queued_batches() or not self.is_settled()):
             self._run_round()
 
     def _abort_open_transaction(self) -> None:
         """Run rounds until the open transaction is aborted. A prepared one stays open for others, if its caller knows of it."""
-        while self._may_go_on() and self._fatal_error() is None and self._sequencer.abort_for_close():
+        while self._can_continue() and self._fatal_error() is None and self._sequencer.abort_for_close():
             self._run_round()
 
     def _run_round(self) -> None:
@@ -104,13 +104,13 @@ class Sender:
         backoff_ms = self.failures.note_round_failure(error, now_ms)
         if self.failures.fatal is not None:
             return
-        with self.failures.containing("expiring batches after a failed round"):
+        with self.failures.guard_step("expiring batches after a failed round"):
             self._expiry.expire(now_ms)
         self._must_end.wait(self._clock, backoff_ms)
 
     def _end(self) -> None:
         self._accumulator.close(self.failures.error())
-        with self.failures.containing("closing the connections"):
+        with self.failures.guard_step("closing the connections"):
             self._client.close()  # before batches fail: from here on no request refers to a batch
         ended_by = self.failures.error()  # closing may have raised what ends the thread
         error = ended_by or ProducerClosedError(
@@ -124,8 +124,8 @@ class Sender:
         self._gatherer.close(ended_by)
         self._outcomes.abort_all(error)
         self._fail_gathered(error)
-        for bundle in self._gatherer.take_unqueued_bundles():
-            with self.failures.containing(f"failing records for {bundle.topic}"):
+        for bundle in self._gatherer.take_unfinished_bundles():
+            with self.failures.guard_step(f"failing records for {bundle.topic}"):
                 bundle.fail_all(error)
         self._accumulator.end()
         self._sequencer.fail_all_calls(error)
@@ -140,7 +140,7 @@ class Sender:
 
     def force_close(self) -> None:
         """Make the Sender end at once. Rows that are not acknowledged fail. Does not wait for that."""
-        self._must_end.give()
+        self._must_end.signal()
         self.initiate_close()
 
     # ONE ROUND: Sender thread
@@ -153,13 +153,13 @@ class Sender:
         fatal_error = self._fatal_error()
         if fatal_error is not None:
             self._fail_everything(fatal_error, now_ms)
-            self._client.poll(self._look_again_ms, now_ms)
+            self._client.poll(self._recheck_interval_ms, now_ms)
             return
         have_rows_failed = self._prepare_producer()
         timeout_ms = self._send_producer_data(now_ms)
         if have_rows_failed:
             timeout_ms = 0  # they may have been all that close() waits for
-        timeout_ms = min(timeout_ms, self._sequencer.step(now_ms, self.is_settled(), self._is_all_sent))
+        timeout_ms = min(timeout_ms, self._sequencer.send_due_requests(now_ms, self.is_settled(), self._is_all_sent))
         self._client.poll(timeout_ms, now_ms)
         denial = self._sequencer.take_denial()
         if denial is not None:
@@ -186,8 +186,8 @@ class Sender:
 
     def _fail_gathered(self, error: KafkaError) -> None:
         """Fail the single records that are in no batch yet."""
-        for bundle in self._gatherer.take_open_bundles():
-            with self.failures.containing(f"failing {len(bundle)} records for {bundle.topic}"):
+        for bundle in self._gatherer.take_gathered_bundles():
+            with self.failures.guard_step(f"failing {len(bundle)} records for {bundle.topic}"):
                 self._metrics.records_failed(bundle.topic, len(bundle))
                 bundle.fail_all(error)
 
@@ -235,7 +235,7 @@ class Sender:
         if nodes:
             # Ready, yet nothing was drained: a caller may have begun to write into the batch, and wakes the poll at its end.
             # Still look again after a while, because ready() measures no more delays of a node that it has found ready.
-            delays.append(self._look_again_ms)
+            delays.append(self._recheck_interval_ms)
         return max(0, min(MAX_SLEEP_MS, *delays))
 
     def _ask_for_leaders(self, result: ReadyCheckResult, now_ms: int) -> None:
@@ -275,5 +275,5 @@ class Sender:
     def _send_requests(self, batches_by_node: dict[int, list[ProducerBatch]], cluster: Cluster, now_ms: int) -> None:
         for node, batches in batches_by_node.items():
             if batches:
-                with self.failures.containing(f"sending to node {node}"):
+                with self.failures.guard_step(f"sending to node {node}"):
                     self._produce.send(node, batches, cluster, now_ms)

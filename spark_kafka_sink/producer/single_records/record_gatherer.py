@@ -22,7 +22,7 @@ from spark_kafka_sink.network.cluster import Cluster
 from spark_kafka_sink.producer.accumulator.buffer_pool import PoolMemory
 from spark_kafka_sink.producer.accumulator.record_accumulator import RecordAccumulator
 from spark_kafka_sink.producer.accumulator.slice_layout import MemoryNeed
-from spark_kafka_sink.producer.hand_overs import ORDINARY_ERRORS, HandOver, HandOvers
+from spark_kafka_sink.producer.hand_overs import CLEANED_UP_ERRORS, HandOver, HandOvers
 from spark_kafka_sink.producer.plugins.interceptors import Interceptors
 from spark_kafka_sink.producer.single_records.record_bundle import GatheredRecord, RecordBundle, RecordFuture
 
@@ -30,7 +30,7 @@ MIN_BUNDLE_BYTES = 512 * 1024  # a bundle costs some 0.2 ms however small it is;
 MAX_BUNDLE_SHARE = 0.25  # of buffer.memory, at which a bundle is full in any case; a single large record may take more
 
 
-class _TopicTurn:
+class _TopicEncoding:
     """Which call may encode bundles of a topic now."""
 
     def __init__(self) -> None:
@@ -41,7 +41,7 @@ class _TopicTurn:
 
     def admit_locked(self, hand_over: HandOver) -> bool:
         """Let the call encode until it is over. False if another thread encodes for the topic."""
-        self._encoding_calls = [each for each in self._encoding_calls if each.presence.locked()]
+        self._encoding_calls = [each for each in self._encoding_calls if each.liveness_lock.locked()]
         if any(each.thread_id != hand_over.thread_id for each in self._encoding_calls):
             return False
         self._encoding_calls.append(hand_over)
@@ -75,8 +75,8 @@ class RecordGatherer:
         target_bytes = max(min(self.config.batch_size, self.config.max_request_size), MIN_BUNDLE_BYTES)
         self.bundle_bytes = min(target_bytes, max(1, int(self._pool.total_memory * MAX_BUNDLE_SHARE)))
         self.bundles: dict[str, RecordBundle] = {}  # the bundles that take records, by topic
-        self._turns: dict[str, _TopicTurn] = {}  # grows only
-        self._unqueued_bundles: set[RecordBundle] = set()  # bundles with records that may be in no batch
+        self._encodings: dict[str, _TopicEncoding] = {}  # grows only
+        self._unfinished_bundles: set[RecordBundle] = set()  # bundles with records that may be in no batch
         self._is_closed = False
         self._ended_by: KafkaError | None = None
 
@@ -102,12 +102,12 @@ class RecordGatherer:
 
     def _add(self, hand_over: HandOver, topic: str, cluster: Cluster, record: GatheredRecord) -> tuple[RecordFuture, bool]:
         """The record's future, and whether its bundle is full."""
-        turn = self._turns.get(topic) or self._turns.setdefault(topic, _TopicTurn())
+        encoding = self._encodings.get(topic) or self._encodings.setdefault(topic, _TopicEncoding())
         memory = PoolMemory()  # charged, and not in a bundle yet
         addition = None
         try:
             while addition is None:
-                with turn.bundle_lock:
+                with encoding.bundle_lock:
                     if self._is_closed:
                         raise closed_error(self._ended_by, "Cannot send: the producer is closed or being closed")
                     bundle = self.bundles.get(topic)
@@ -121,7 +121,7 @@ class RecordGatherer:
                     self.encode_topic(topic)
                 else:
                     self._charge(hand_over, missing_blocks, 0 if bundle is None else bundle.memory.charge_blocks, memory)
-        except ORDINARY_ERRORS:
+        except CLEANED_UP_ERRORS:
             self._pool.deallocate(memory)
             raise
         is_full = addition.bundle.size_bytes >= self.bundle_bytes
@@ -139,7 +139,7 @@ class RecordGatherer:
         begins_bundle = bundle is None
         if bundle is None:
             bundle = RecordBundle(topic, cluster, self.clock, self.interceptors)
-            self._unqueued_bundles.add(bundle)
+            self._unfinished_bundles.add(bundle)
         bundle.charge(memory, self._pool.block_size)
         future = bundle.add(*record)
         if future is None:
@@ -169,8 +169,8 @@ class RecordGatherer:
     def encode_full(self, topic: str) -> None:
         """Encode a topic's bundle, which has reached `bundle_bytes`. Errors go to the records.
 
-        Blocks at most max.block.ms while another thread encodes a bundle of the topic. If that thread takes longer, this bundle
-        takes no more records. The caller of the next record waits for that thread again, and gets an error after max.block.ms.
+        Blocks at most max.block.ms while another thread encodes a bundle of the topic. If that takes longer, this bundle takes no
+        more records, and the caller of the topic's next record waits, too.
         """
         if not self._encode_within(topic, self.config.max_block_ms):
             self._refuse_records(topic)
@@ -179,13 +179,13 @@ class RecordGatherer:
         """Encode all bundles, for flush, close, and the begin and end of a transaction. False if another thread still encodes at
         `deadline_ms` (Clock.now_ms)."""
         are_all_encoded = True
-        for topic in list(self._turns):
+        for topic in list(self._encodings):
             are_all_encoded &= self._encode_within(topic, max(0, deadline_ms - self.clock.now_ms()))
         return are_all_encoded
 
     def encode_topic(self, topic: str) -> None:
         """Encode what is gathered for a topic, before rows of `send_columns`. Raises KafkaTimeoutError after max.block.ms."""
-        if topic in self._turns and not self._encode_within(topic, self.config.max_block_ms):
+        if topic in self._encodings and not self._encode_within(topic, self.config.max_block_ms):
             raise KafkaTimeoutError(
                 f"another thread is still encoding earlier records for {topic} after max.block.ms={self.config.max_block_ms}"
             )
@@ -210,44 +210,44 @@ class RecordGatherer:
         if ended_by is not None:
             self._ended_by = ended_by
         self._is_closed = True
-        for topic in list(self._turns):
+        for topic in list(self._encodings):
             self._refuse_records(topic)
 
     def _refuse_records(self, topic: str) -> None:
-        with self._turns[topic].bundle_lock:
+        with self._encodings[topic].bundle_lock:
             bundle = self.bundles.get(topic)
             if bundle is not None:
                 bundle.refuse_records()
 
-    def take_open_bundles(self) -> list[RecordBundle]:
-        """The bundles that are gathered and not queued yet, to be failed. Their memory is given back. Sender thread."""
-        bundles = [bundle for topic in list(self._turns) if (bundle := self._take_bundle(topic)) is not None]
+    def take_gathered_bundles(self) -> list[RecordBundle]:
+        """Take the bundles that no call encodes yet, for the caller to fail. Gives back their memory. Sender thread."""
+        bundles = [bundle for topic in list(self._encodings) if (bundle := self._take_bundle(topic)) is not None]
         for bundle in bundles:
             self._finish_bundle(bundle)
         return bundles
 
-    def take_unqueued_bundles(self) -> list[RecordBundle]:
-        """After `close`: the bundles with records that may be in no batch, because a call that encodes them was interrupted or is
-        not over. Sender thread."""
-        bundles = list(self._unqueued_bundles)
+    def take_unfinished_bundles(self) -> list[RecordBundle]:
+        """Take the bundles whose encoding was interrupted or is not over, for the caller to fail. Some of their records may
+        be in no batch. Called after `close`. Sender thread."""
+        bundles = list(self._unfinished_bundles)
         for bundle in bundles:
             bundle.seal()
         return bundles
 
     def _encode_within(self, topic: str, timeout_ms: int) -> bool:
         """Encode a topic's bundle. False if another thread was still encoding the previous bundle when time ran out."""
-        return self.hand_overs.run(self._encode_in_turn, topic, self.clock.now_ms() + timeout_ms)
+        return self.hand_overs.run(self._encode_when_admitted, topic, self.clock.now_ms() + timeout_ms)
 
-    def _encode_in_turn(self, hand_over: HandOver, topic: str, deadline_ms: int) -> bool:
-        turn = self._turns[topic]
-        if not self.hand_overs.wait_until(lambda: turn.admit_locked(hand_over), deadline_ms):
+    def _encode_when_admitted(self, hand_over: HandOver, topic: str, deadline_ms: int) -> bool:
+        encoding = self._encodings[topic]
+        if not self.hand_overs.wait_until(lambda: encoding.admit_locked(hand_over), deadline_ms):
             return False
         hand_over.begin()
         bundle = self._take_bundle(topic)
         if bundle is not None:
             try:
                 self.encode_bundle(hand_over, bundle)
-            except ORDINARY_ERRORS:
+            except CLEANED_UP_ERRORS:
                 self._finish_bundle(bundle)
                 raise
             self._finish_bundle(bundle)
@@ -256,10 +256,10 @@ class RecordGatherer:
     def _finish_bundle(self, bundle: RecordBundle) -> None:
         """Give back a bundle's memory: each of its records is in a batch, has failed, or will be failed by the caller."""
         self._pool.deallocate(bundle.memory)
-        self._unqueued_bundles.discard(bundle)
+        self._unfinished_bundles.discard(bundle)
 
     def _take_bundle(self, topic: str) -> RecordBundle | None:
-        with self._turns[topic].bundle_lock:
+        with self._encodings[topic].bundle_lock:
             bundle = self.bundles.pop(topic, None)
         if bundle is not None:
             bundle.seal()

@@ -63,7 +63,7 @@ def next_batch(reader: pa.RecordBatchReader) -> pa.RecordBatch | None:
     except Exception as error:
         raise KafkaError(f"the table cannot be read: {error}", condition="KAFKA_TABLE_READ_FAILED") from error
     if _columns(batch.schema) != _columns(reader.schema):
-        raise SchemaError(f"a batch has the columns {_text_of(batch.schema)}, and its table has {_text_of(reader.schema)}")
+        raise SchemaError(f"a batch has the columns {_types_text(batch.schema)}, and its table has {_types_text(reader.schema)}")
     return batch
 
 
@@ -71,5 +71,5 @@ def _columns(schema: pa.Schema) -> list[tuple[str, pa.DataType]]:
     return list(zip(schema.names, schema.types, strict=True))
 
 
-def _text_of(schema: pa.Schema) -> str:
+def _types_text(schema: pa.Schema) -> str:
     return printable_list(f"{name}: {kind}" for name, kind in _columns(schema)) or "none"

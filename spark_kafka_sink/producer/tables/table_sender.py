@@ -17,7 +17,7 @@ from spark_kafka_sink.clock import Clock
 from spark_kafka_sink.errors import InvalidRecordError, KafkaError, SchemaError
 from spark_kafka_sink.producer.accumulator.delivery import Delivery
 from spark_kafka_sink.producer.column_sender import ColumnSender
-from spark_kafka_sink.producer.hand_overs import ORDINARY_ERRORS, HandOver, HandOvers
+from spark_kafka_sink.producer.hand_overs import CLEANED_UP_ERRORS, HandOver, HandOvers
 from spark_kafka_sink.producer.plugins.interceptors import Interceptors
 from spark_kafka_sink.producer.producer_record import ProducerColumns
 from spark_kafka_sink.producer.tables.table_batches import next_batch, open_table
@@ -61,7 +61,7 @@ class TableSender:
                 error.message = _partly_queued_text(error.message, first_row)
                 self.on_partly_queued(error)
             raise
-        except ORDINARY_ERRORS as error:
+        except CLEANED_UP_ERRORS as error:
             if not first_row:
                 raise
             self.on_partly_queued(KafkaError(_partly_queued_text(repr(error), first_row)))

@@ -14,7 +14,7 @@ from typing import ParamSpec, TypeVar
 
 from spark_kafka_sink.clock import Clock
 from spark_kafka_sink.errors import IllegalStateError, KafkaTimeoutError, TransactionTimeoutError, fresh_copy
-from spark_kafka_sink.interrupts import CallsInside, Waiters
+from spark_kafka_sink.interrupts import LiveCalls, Waiters
 from spark_kafka_sink.producer.transactions.group_offsets import checked_group, checked_offsets, checked_text
 from spark_kafka_sink.producer.transactions.transaction_manager import TransactionManager
 from spark_kafka_sink.producer.transactions.transactional_call import CalledMethod, TransactionalCall
@@ -41,22 +41,22 @@ class CallerSide:
         self._lock = threading.Lock()
         self._waiters = Waiters(self._lock)  # woken when a writer has left
         self._is_open = False
-        self._begin_calls = CallsInside()  # the call that waits in begin()
-        self._writers = CallsInside()
+        self._begin_calls = LiveCalls()  # the call that waits in begin()
+        self._writers = LiveCalls()
         self._pending: TransactionalCall | None = None  # the last call that is no send_offsets; over if `is_reported`
 
     def write(self, hand_over_rows: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Call `hand_over_rows`, and block as long as that takes. Raises IllegalStateError outside of a transaction, or the error
         of a transaction that failed."""
-        presence = threading.Lock()
+        liveness_lock = threading.Lock()
         try:
-            with presence:
+            with liveness_lock:
                 with self._lock:
                     if not self._is_open:
-                        raise self.manager.call_error() or IllegalStateError(
+                        raise self.manager.current_error() or IllegalStateError(
                             "A transactional producer accepts rows only within a transaction: call begin_transaction() first"
                         )
-                    self._writers.add(presence)
+                    self._writers.add(liveness_lock)
                 return hand_over_rows(*args, **kwargs)
         finally:
             with self._lock:
@@ -73,13 +73,13 @@ class CallerSide:
 
     def begin(self) -> None:
         deadline_ms = self._deadline_ms()
-        presence = threading.Lock()
-        with presence:
+        liveness_lock = threading.Lock()
+        with liveness_lock:
             with self._lock:
                 self._check_call_locked(CalledMethod.BEGIN)
                 if self._begin_calls:
                     raise IllegalStateError("begin_transaction() is not possible now: another thread waits in it")
-                self._begin_calls.add(presence)
+                self._begin_calls.add(liveness_lock)
             # Records that threads gathered while the last transaction was aborted fail here, so the new one does not get them.
             self._hand_over(CalledMethod.BEGIN, deadline_ms)
             call = self._post_and_wait(TransactionalCall(CalledMethod.BEGIN, self.clock), deadline_ms)
@@ -91,7 +91,7 @@ class CallerSide:
         positions = checked_offsets(offsets)
         if not positions:
             return
-        call = TransactionalCall(CalledMethod.SEND_OFFSETS, self.clock, positions, member, is_behind_rows=not wait)
+        call = TransactionalCall(CalledMethod.SEND_OFFSETS, self.clock, positions, member, must_follow_rows=not wait)
         if wait:
             self._post_and_wait(call, self._deadline_ms())
         else:
@@ -150,9 +150,9 @@ class CallerSide:
         The public method sets `is_reported` as its last step. If an interrupt prevents that, its next call finds this one.
         """
         started_ns = self.clock.now_ns()
-        presence = threading.Lock()
-        with presence:
-            call = self._post(new_call, presence)
+        liveness_lock = threading.Lock()
+        with liveness_lock:
+            call = self._post(new_call, liveness_lock)
             self.wake_sender()
             try:
                 if not call.wait(max(0, deadline_ms - self.clock.now_ms())):
@@ -165,8 +165,8 @@ class CallerSide:
             raise error
         return call
 
-    def _post(self, new_call: TransactionalCall, presence: threading.Lock | None = None) -> TransactionalCall:
-        """Post `new_call`, or again the same call that timed out before. Returns it. The caller holds `presence` for its wait."""
+    def _post(self, new_call: TransactionalCall, liveness_lock: threading.Lock | None = None) -> TransactionalCall:
+        """Post `new_call`, or again the same call that timed out before. Returns it. A waiting caller holds `liveness_lock`."""
         with self._lock:
             call = self._check_call_locked(new_call.method, new_call.state_method)
             if call is None:
@@ -178,8 +178,8 @@ class CallerSide:
                     f"{new_call.method.value}() timed out before for transactional.id {call.transactional_id!r} and is still in"
                     " progress; call it with that one again to wait for its end"
                 )
-            if presence is not None:
-                call.callers.add(presence)
+            if liveness_lock is not None:
+                call.callers.add(liveness_lock)
             self.manager.calls.post(call)  # also again: an interrupt may have come before it was posted
             return call
 
@@ -195,7 +195,7 @@ class CallerSide:
                     f" call {pending.method.value}() again to wait for its end"
                 )
             pending = None  # a call that failed after its caller had gone, so that the transaction can be aborted
-        error = self.manager.why_not(state_method or method) if pending is None else None
+        error = self.manager.refusal_of_call(state_method or method) if pending is None else None
         if error is not None:
             raise error
         return pending

@@ -70,7 +70,7 @@ class SequenceFacts(NamedTuple):
 
     is_idempotent: bool = False
     is_transactional: bool = False  # no epoch is bumped within a transaction: the transaction is aborted
-    was_reset: bool = False
+    sequence_has_been_reset: bool = False
     is_first: bool = True  # no batch of the partition with a lower sequence is being sent or retried
     is_next: bool = True  # its sequence directly follows the last acknowledged one
     is_unresolved: bool = False  # a batch of the partition has failed: its sequences may be missing in the log
@@ -135,7 +135,7 @@ class Sequencer(DrainSequencer):
 
     # ANY THREAD
 
-    def call_error(self) -> KafkaError | None:
+    def current_error(self) -> KafkaError | None:
         """Why no row can be written now, as a new exception each time; None when nothing is wrong."""
         error = self.fatal_error
         return None if error is None else fresh_copy(error)
@@ -156,7 +156,7 @@ class Sequencer(DrainSequencer):
     def prepare_drain(self) -> None:
         """Resolve sequences and bump the epoch, where that is due."""
 
-    def step(self, now_ms: int, is_all_settled: bool, is_all_sent: Callable[[], bool]) -> int:  # noqa: ARG002
+    def send_due_requests(self, now_ms: int, is_all_settled: bool, is_all_sent: Callable[[], bool]) -> int:  # noqa: ARG002
         """Send what is due to coordinators, after batches were drained and sent; returns in how many ms to call again.
 
         Called in every round while there is no fatal error. Never waits; the answer to a request ends the poll that follows.
@@ -270,11 +270,11 @@ class IdempotentSequencer(Sequencer):
     def has_producer_id(self) -> bool:
         return self.identity.is_valid
 
-    def step(self, now_ms: int, is_all_settled: bool, is_all_sent: Callable[[], bool]) -> int:
+    def send_due_requests(self, now_ms: int, is_all_settled: bool, is_all_sent: Callable[[], bool]) -> int:
         if self.state is SequencerState.UNINITIALIZED and not (self._was_denied and is_all_settled):
             self.transition_to(SequencerState.INITIALIZING)
             self.requests.enqueue(InitProducerIdHandler(on_received=self.identity_received))
-        return self.requests.step(now_ms, is_all_settled, is_all_sent)
+        return self.requests.send_due_requests(now_ms, is_all_settled, is_all_sent)
 
     def identity_received(self, identity: ProducerIdentity) -> None:
         self._was_denied = False
@@ -287,16 +287,16 @@ class IdempotentSequencer(Sequencer):
         denial, self._denial = self._denial, None
         return denial
 
-    def why_not_sent(self, request: TxnRequestHandler) -> KafkaError | None:  # noqa: ARG002
+    def refusal_of_request(self, request: TxnRequestHandler) -> KafkaError | None:  # noqa: ARG002
         """Why a request must not be sent any more; None: it is sent."""
         return None
 
-    def request_failed(self, request: TxnRequestHandler, problem: AnswerProblem) -> None:
+    def handle_rejected_request(self, request: TxnRequestHandler, problem: AnswerProblem) -> None:
         """Handle a request that a broker has rejected for good."""
         is_denied = problem.error == Errors.CLUSTER_AUTHORIZATION_FAILED
-        self.request_broken(request, idempotent_write_denied_error(problem.where) if is_denied else problem.exception())
+        self.handle_broken_request(request, idempotent_write_denied_error(problem.where) if is_denied else problem.exception())
 
-    def request_broken(self, request: TxnRequestHandler, error: KafkaError) -> None:
+    def handle_broken_request(self, request: TxnRequestHandler, error: KafkaError) -> None:
         """Handle a request that cannot be sent, or whose answer cannot be read. After an internal error it is sent again."""
         if error.condition == "KAFKA_INTERNAL_ERROR":
             if self.state is SequencerState.INITIALIZING:  # else the id was received, and the next prepare_drain does the rest
@@ -399,7 +399,7 @@ class IdempotentSequencer(Sequencer):
         entry = self.sequences[batch.topic_partition]
         return SequenceFacts(
             is_idempotent=True,
-            was_reset=batch.sequence_has_been_reset,
+            sequence_has_been_reset=batch.sequence_has_been_reset,
             is_first=entry.in_flight[:1] == [batch],
             is_next=entry.is_next(batch.base_sequence),
             is_unresolved=batch.topic_partition in self.unresolved_partitions,

@@ -184,15 +184,15 @@ class TransactionManager(IdempotentSequencer):
         """The error is posted like a call, so that the Sender takes it before the commit of the same caller."""
         self.calls.row_failed(error)
 
-    def call_error(self) -> KafkaError | None:
-        error, last_error = super().call_error(), self.last_error
+    def current_error(self) -> KafkaError | None:
+        error, last_error = super().current_error(), self.last_error
         if error is None and last_error is not None and self.state is SequencerState.ABORTABLE_ERROR:
             return abortable_error(last_error)
         return error
 
-    def why_not(self, method: CalledMethod) -> KafkaError | None:
+    def refusal_of_call(self, method: CalledMethod) -> KafkaError | None:
         """Why a method cannot be called in this state; None: it can. Callers ask first, then the Sender decides."""
-        error, state, begin_error = self.call_error(), self.state, self._begin_error
+        error, state, begin_error = self.current_error(), self.state, self._begin_error
         if error is not None and (method is not CalledMethod.ABORT or self.fatal_error is not None):
             return error
         if state in ALLOWED_STATES[method]:
@@ -233,7 +233,7 @@ class TransactionManager(IdempotentSequencer):
             if entry.is_taken:
                 continue  # posted twice: its caller was interrupted in between
             entry.is_taken = True
-            error = self.why_not(entry.state_method)
+            error = self.refusal_of_call(entry.state_method)
             if error is not None:
                 entry.settle(error)
             else:
@@ -275,14 +275,14 @@ class TransactionManager(IdempotentSequencer):
         if self._version.is_v2:
             self._txn.has_begun = True
             request = TxnOffsetCommitHandler(
-                transaction=self._txn, call=call, begins_transaction=begins_transaction, is_behind_rows=call.is_behind_rows
+                transaction=self._txn, call=call, begins_transaction=begins_transaction, must_follow_rows=call.must_follow_rows
             )
         else:
             request = AddOffsetsToTxnHandler(
                 transaction=self._txn,
                 call=call,
                 begins_transaction=begins_transaction,
-                is_behind_rows=call.is_behind_rows,
+                must_follow_rows=call.must_follow_rows,
                 on_added=self._offsets_added,
             )
         self.requests.enqueue(request)
@@ -314,14 +314,14 @@ class TransactionManager(IdempotentSequencer):
     def abort_for_close(self) -> bool:
         if self.has_open_transaction or self.state is SequencerState.PREPARED:
             self.begin_round()  # a commit may be posted that the Sender has not taken yet
-        if self._claim_abort():
+        if self._take_over_from_caller():
             logger.info("! closing within a transaction, which is aborted")
             self.calls.fail_prepare(_closed_early_error())
             self._abort()
         return self.has_open_transaction
 
-    def _claim_abort(self) -> bool:
-        """Whether close() must abort the transaction. Withdraws the success of a prepare_transaction that no caller received."""
+    def _take_over_from_caller(self) -> bool:
+        """Whether close() must end the transaction. Withdraws the success of a prepare_transaction that no caller received."""
         if self.state is SequencerState.PREPARED:
             return self._last_prepare is not None and self._last_prepare.withdraw(_closed_early_error())
         if self.calls.pending_prepare is not None and self.calls.pending_prepare.callers:
@@ -340,14 +340,14 @@ class TransactionManager(IdempotentSequencer):
 
     # ANSWERS OF COORDINATORS: Sender thread
 
-    def why_not_sent(self, request: TxnRequestHandler) -> KafkaError | None:
+    def refusal_of_request(self, request: TxnRequestHandler) -> KafkaError | None:
         """Why a request must not be sent any more, after the transaction failed or its abort began; None: it is sent."""
         if self.fatal_error is not None:
-            return self.call_error()
+            return self.current_error()
         if isinstance(request, EndTxnHandler) and request.is_commit and self.state is SequencerState.ABORTING:  # by close()
             return TransactionAbortedError("The transaction cannot be committed any more: it is being aborted")
         if self.state is SequencerState.ABORTABLE_ERROR and not isinstance(request, FindCoordinatorHandler):
-            return self.call_error()
+            return self.current_error()
         if self.state is SequencerState.ABORTING and request.group is not None:
             return TransactionAbortedError(f"The transaction was aborted before offsets of group {request.group!r} were sent")
         return None
@@ -385,11 +385,11 @@ class TransactionManager(IdempotentSequencer):
         self.transition_to(SequencerState.BUMPING_EPOCH)
         self._ask_for_identity(call, self.identity, RequestPriority.EPOCH_BUMP)
 
-    def request_broken(self, request: TxnRequestHandler, error: KafkaError) -> None:
+    def handle_broken_request(self, request: TxnRequestHandler, error: KafkaError) -> None:
         self.become_fatal(error)
-        request.settle(self.call_error() or error)
+        request.settle(self.current_error() or error)
 
-    def request_failed(self, request: TxnRequestHandler, problem: AnswerProblem) -> None:
+    def handle_rejected_request(self, request: TxnRequestHandler, problem: AnswerProblem) -> None:
         """Act on an error of an answer that is final: the transaction, the producer or the call alone has failed."""
         if isinstance(request, EndTxnHandler) and self._had_nothing_to_end(request, problem):
             self._end_unbegun_transaction(request)
@@ -402,12 +402,12 @@ class TransactionManager(IdempotentSequencer):
         error, effect = problem.exception(), _effect_in(self.state, request, problem)
         if effect is ErrorEffect.FATAL and isinstance(request, EndTxnHandler) and self._txn.may_be_committed:
             error = maybe_committed_error(error)
-        self._apply(effect, error, request, problem.where)
+        self._apply_effect(effect, error, request, problem.where)
         if self.state is SequencerState.ABORTING:
             self._go_on_aborting(request, effect, error)
-        request.settle(self.call_error() or error)
+        request.settle(self.current_error() or error)
 
-    def _apply(self, effect: ErrorEffect, error: KafkaError, request: TxnRequestHandler, where: str) -> None:
+    def _apply_effect(self, effect: ErrorEffect, error: KafkaError, request: TxnRequestHandler, where: str) -> None:
         if effect is ErrorEffect.ABORTABLE_BY_BUMP:
             self._become_abortable_by_bump(error)
         elif effect is ErrorEffect.ABORTABLE:
@@ -425,7 +425,7 @@ class TransactionManager(IdempotentSequencer):
         return not request.is_commit and not self._txn.has_begun and problem.error == Errors.INVALID_TXN_STATE
 
     def _end_unbegun_transaction(self, request: EndTxnHandler) -> None:
-        """The transaction ends unbegun. In version 1, a new epoch makes brokers reject a late request that would begin it."""
+        """End a transaction that had not begun. In version 1 the next epoch makes brokers reject a late request of this one."""
         self._must_bump_epoch |= not self._version.is_v2 and self._can_bump_epoch()
         self.transaction_ended()
         request.settle()
@@ -476,7 +476,7 @@ class TransactionManager(IdempotentSequencer):
         logger.info("! transactional id %r: the transaction must be aborted: %s", self.transactional_id, error)
         self.last_error = error
         self.transition_to(SequencerState.ABORTABLE_ERROR)
-        self.calls.fail_prepare(self.call_error() or error)
+        self.calls.fail_prepare(self.current_error() or error)
 
     def _become_abortable_by_bump(self, error: KafkaError) -> None:
         """As become_abortable, for an error that leaves sequence numbers in doubt. With the next epoch they are safe again.
@@ -509,9 +509,8 @@ class TransactionManager(IdempotentSequencer):
         return is_ending or self.requests.waits_for_rows
 
     def error_of_lost_rows(self) -> TransactionAbortedError | None:
-        if self.state not in (SequencerState.ABORTABLE_ERROR, SequencerState.ABORTING):
-            return None
-        return aborted_error(self.last_error)
+        are_lost = self.state in (SequencerState.ABORTABLE_ERROR, SequencerState.ABORTING)
+        return aborted_error(self.last_error) if are_lost else None
 
     # BATCHES
 
@@ -573,14 +572,14 @@ class TransactionManager(IdempotentSequencer):
 
     # EACH ROUND
 
-    def step(self, now_ms: int, is_all_settled: bool, is_all_sent: Callable[[], bool]) -> int:
+    def send_due_requests(self, now_ms: int, is_all_settled: bool, is_all_sent: Callable[[], bool]) -> int:
         self.calls.settle_begins()
         if self._txn.partitions_to_add:
             partitions, is_first = self._txn.take_partitions_to_add()
             request = AddPartitionsToTxnHandler(transaction=self._txn, partitions=partitions, begins_transaction=is_first)
             self.requests.enqueue(request)
         self._prepare_if_settled(is_all_settled)
-        return self.requests.step(now_ms, is_all_settled, is_all_sent)
+        return self.requests.send_due_requests(now_ms, is_all_settled, is_all_sent)
 
     def fail_all_calls(self, error: KafkaError) -> None:
         super().fail_all_calls(error)

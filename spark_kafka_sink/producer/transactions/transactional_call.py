@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 
 from spark_kafka_sink.clock import Clock
 from spark_kafka_sink.errors import KafkaError, copy_to_keep
-from spark_kafka_sink.interrupts import CallsInside, Waiters
+from spark_kafka_sink.interrupts import LiveCalls, Waiters
 from spark_kafka_sink.producer.transactions.group_offsets import NO_GROUP, ConsumerGroupMetadata, OffsetAndMetadata
 from spark_kafka_sink.protocol.topic_partition import TopicPartition
 
@@ -40,7 +40,7 @@ class TransactionalCall:
     clock: Clock  # for the caller's bounded wait
     offsets: Mapping[TopicPartition, OffsetAndMetadata] = field(default_factory=dict)  # of send_offsets_to_transaction
     group: ConsumerGroupMetadata = NO_GROUP  # of send_offsets_to_transaction
-    is_behind_rows: bool = False  # of send_offsets_to_transaction(wait=False): earlier rows go first
+    must_follow_rows: bool = False  # of send_offsets_to_transaction(wait=False): earlier rows go first
     transactional_id: str = ""  # of use_transactional_id, and of init_transactions with another id
     is_taken: bool = field(default=False, init=False)  # by the Sender, which skips a call that is posted again
     is_reported: bool = field(default=False, init=False)  # its caller has received the outcome
@@ -50,7 +50,7 @@ class TransactionalCall:
     def __post_init__(self) -> None:
         self._lock = threading.Lock()  # guards is_done and error
         self._waiters = Waiters(self._lock)  # woken when the call is settled
-        self.callers = CallsInside()  # callers that wait for the outcome now
+        self.callers = LiveCalls()  # callers that wait for the outcome now
 
     @property
     def state_method(self) -> CalledMethod:
@@ -67,13 +67,14 @@ class TransactionalCall:
     def withdraw(self, error: KafkaError) -> bool:
         """Turn a success into an error. Returns false if a caller has received the success or still waits: it stays a success.
 
-        A caller that sees `error` set asks `outcome`. The caller looks at `error` again after it has set `is_reported`.
+        This thread sets `error`, then reads `is_reported`. A caller sets `is_reported`, then reads `error`, or `outcome` if it is
+        set. So at least one of the two sees what the other has set.
         """
         if self.is_reported or self.callers:
             return False
         with self._lock:
             self.error = error
-            if self.is_reported:  # the caller sets it, then reads `error`: so one of the two threads sees what the other has set
+            if self.is_reported:
                 self.error = None
             return self.error is not None
 

@@ -3,7 +3,7 @@
 A handler makes its `message` and reads the `errors` of an answer, which transaction_errors.py judges. `succeed` passes on what an
 answer without errors says. Classes are named as in Kafka's TransactionManager. txn_request_queue.py queues, sends and retries.
 To add a request, write a class here with its RequestPriority, and rows in TXN_ERROR_RULES. TransactionManager queues requests,
-and decides when one is of no use any more (`why_not_sent`).
+and decides when one is of no use any more (`refusal_of_request`).
 """
 
 from __future__ import annotations
@@ -129,7 +129,7 @@ class TxnRequestHandler(ABC):
     priority: RequestPriority
     call: TransactionalCall | None = None  # who waits for this request; gets its outcome
     begins_transaction: bool = False  # the coordinator learns of the transaction by this request
-    is_behind_rows: bool = False  # sent after all batches that wait now: on the same connection, or once they are settled
+    must_follow_rows: bool = False  # sent after all batches that wait now: on the same connection, or once they are settled
     max_version: int | None = None  # the newest version to use; None: the newest that the node knows
     number: int = field(default=-1, init=False)  # its place among those of its priority, which the queue gives it once
     attempt_count: int = field(default=0, init=False)
@@ -251,8 +251,8 @@ class InitProducerIdHandler(TxnRequestHandler):
         where, invalid_error = f"InitProducerId on node {self.node_id}", Errors.CORRUPT_MESSAGE  # retriable
         if self.transactional_id is not None:
             where, invalid_error = f"InitProducerId for transactional id {self.transactional_id!r}", Errors.UNKNOWN_SERVER_ERROR
-        is_too_long = answer.error_code == Errors.INVALID_TRANSACTION_TIMEOUT.number
-        limit = f" with transaction.timeout.ms={self.timeout_ms}" if is_too_long else ""
+        is_timeout_rejected = answer.error_code == Errors.INVALID_TRANSACTION_TIMEOUT.number
+        limit = f" with transaction.timeout.ms={self.timeout_ms}" if is_timeout_rejected else ""
         yield from self._problems_of(answer.error_code, where + limit, transactional_id=self.transactional_id or "")
         if not answer.error_code and (answer.producer_id < 0 or answer.producer_epoch < 0):
             where = f"{where}: no valid producer id in the answer: {answer.producer_id}, epoch {answer.producer_epoch}"

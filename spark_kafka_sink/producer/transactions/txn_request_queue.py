@@ -1,7 +1,7 @@
 """Sends requests to coordinators, one at a time: to the right one, in the order of their priorities, with retries.
 
 Finds coordinators, and finds them again when the connection is lost or a broker is no longer the coordinator. Sender thread only.
-It never waits: `step` says when it wants to be called again, and answers wake the Sender by themselves.
+It never waits: `send_due_requests` says when it wants to be called again, and answers wake the Sender by themselves.
 Laws: one request is in flight at most, as each may depend on the one before. Requests of one priority go in the order in which
 they were queued; one that is sent again gets its place back. The end of a transaction is sent only after every batch is settled.
 """
@@ -40,11 +40,11 @@ MIN_WAIT_MS = 50  # between looks for a broker that can be asked, however small 
 class RequestSequencer(Protocol):
     """What TxnRequestQueue needs of the IdempotentSequencer that owns it."""
 
-    def why_not_sent(self, request: TxnRequestHandler) -> KafkaError | None: ...
+    def refusal_of_request(self, request: TxnRequestHandler) -> KafkaError | None: ...
 
-    def request_failed(self, request: TxnRequestHandler, problem: AnswerProblem) -> None: ...
+    def handle_rejected_request(self, request: TxnRequestHandler, problem: AnswerProblem) -> None: ...
 
-    def request_broken(self, request: TxnRequestHandler, error: KafkaError) -> None: ...
+    def handle_broken_request(self, request: TxnRequestHandler, error: KafkaError) -> None: ...
 
 
 class TxnRequestQueue:
@@ -77,8 +77,8 @@ class TxnRequestQueue:
 
     @property
     def waits_for_rows(self) -> bool:
-        """Whether the first request goes behind rows, and others wait for it."""
-        return len(self._queue) > 1 and self._queue[0][2].is_behind_rows
+        """Whether the first request must follow rows, and others wait for it."""
+        return len(self._queue) > 1 and self._queue[0][2].must_follow_rows
 
     def delay_reason(self) -> str:
         """The request that is under way, in words; empty when there is none. Any thread."""
@@ -98,8 +98,8 @@ class TxnRequestQueue:
         for request in requests:
             request.settle(error)
 
-    def step(self, now_ms: int, is_all_settled: bool, is_all_sent: Callable[[], bool]) -> int:
-        """Send the next request, if it can be sent; returns in how many ms to ask again. Arguments as Sequencer.step."""
+    def send_due_requests(self, now_ms: int, is_all_settled: bool, is_all_sent: Callable[[], bool]) -> int:
+        """As Sequencer.send_due_requests: sends the next request, if it can be sent."""
         wait_ms = NEVER_MS
         while self._in_flight is None and self._queue:
             request = self._queue[0][2]
@@ -111,8 +111,8 @@ class TxnRequestQueue:
             if request.not_before_ms > now_ms:
                 return request.not_before_ms - now_ms
             node_id = self._node_id_for(request, now_ms)
-            must_follow_rows = request.is_behind_rows and not is_all_settled
-            if must_follow_rows and node_id is not None and not self._goes_behind_rows(node_id, is_all_sent):
+            must_wait = request.must_follow_rows and not is_all_settled
+            if must_wait and node_id is not None and not self._are_all_batches_ahead(node_id, is_all_sent):
                 return NEVER_MS  # an answer that settles batches wakes the Sender
             if node_id is not None and self._client.ready(node_id, now_ms):
                 heapq.heappop(self._queue)
@@ -124,15 +124,15 @@ class TxnRequestQueue:
                 return backoff_ms if node_id is None else self._client.poll_delay_ms(node_id, now_ms)
         return wait_ms
 
-    def _goes_behind_rows(self, node_id: int, is_all_sent: Callable[[], bool]) -> bool:
-        """Whether all batches are on their way to this node: a broker handles the requests of one connection one by one. Two
-        brokers that begin the same transaction at once disturb each other: one request has to be retried after a back-off."""
+    def _are_all_batches_ahead(self, node_id: int, is_all_sent: Callable[[], bool]) -> bool:
+        """Whether all batches are on their way to this node. It handles them first, because it handles the requests of one
+        connection in order. If two brokers begin the same transaction at once, one rejects its request, which is then retried."""
         in_flight = self._client.in_flight_request_count
         return in_flight() == in_flight(node_id) and is_all_sent()
 
     def _settle_unsent(self, request: TxnRequestHandler, is_all_settled: bool) -> bool:
-        """Settle the first request unsent if it is of no use any more or ends a transaction unknown to brokers. True if so."""
-        reason = self._sequencer.why_not_sent(request)
+        """Settle the first request without sending it, if it is of no use any more. True if so."""
+        reason = self._sequencer.refusal_of_request(request)
         if reason is None:
             if not isinstance(request, EndTxnHandler) or not is_all_settled or request.transaction.must_be_ended:
                 return False
@@ -189,7 +189,7 @@ class TxnRequestQueue:
             request.note_unknown_outcome()
             self.retry(request)
         elif response.error is not None:
-            self._sequencer.request_broken(request, response.error)
+            self._sequencer.handle_broken_request(request, response.error)
         else:
             try:
                 self._handle_answer(request, response.message)
@@ -201,7 +201,8 @@ class TxnRequestQueue:
         logger.exception("! %r: failed", request)
         self._in_flight = None
         self._trouble = repr(error)
-        self._sequencer.request_broken(request, KafkaError(f"{request!r} failed: {error!r}", condition="KAFKA_INTERNAL_ERROR"))
+        internal_error = KafkaError(f"{request!r} failed: {error!r}", condition="KAFKA_INTERNAL_ERROR")
+        self._sequencer.handle_broken_request(request, internal_error)
 
     def _handle_answer(self, request: TxnRequestHandler, answer: Any) -> None:
         problem = next(request.errors(answer), None)
@@ -223,7 +224,7 @@ class TxnRequestQueue:
                 logger.warning("! %s. Trying again for max.block.ms: it may be created meanwhile", self._trouble)
             self.retry(request, request.max_backoff_ms(problem.error))
         else:
-            self._sequencer.request_failed(request, problem)
+            self._sequencer.handle_rejected_request(request, problem)
 
     def _forget_coordinator_of(self, request: TxnRequestHandler) -> None:
         if request.coordinator is not None:

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from spark_kafka_sink.records.interleave import (
     INT32_MAX,
-    WORD_BYTES,
+    MAX_WORD_BYTES,
     Payload,
     Piece,
     Word,
@@ -141,7 +141,7 @@ def varints(numbers: Int64Column, valid: Mask | None) -> list[Piece]:
 
 def constant(octets: bytes, present: Mask | None) -> list[Piece]:
     """The same bytes in each row that is present."""
-    if len(octets) > WORD_BYTES:
+    if len(octets) > MAX_WORD_BYTES:
         both = Payload.of(pa.array([b"", octets], pa.large_binary()))
         return [both.at(np.ones(1, np.int64) if present is None else present.astype(np.int64))]  # one view serves all rows
     if present is None:

@@ -13,7 +13,7 @@ import pytest
 from spark_kafka_sink.clock import Clock, Waitable
 from spark_kafka_sink.errors import KafkaError, KafkaTimeoutError, ProducerClosedError, RecordTooLargeError
 from spark_kafka_sink.producer.accumulator import buffer_pool
-from spark_kafka_sink.producer.accumulator.buffer_pool import MAX_BLOCK_SIZE, MIN_BLOCK_SIZE, BufferPool, PoolMemory
+from spark_kafka_sink.producer.accumulator.buffer_pool import MAX_BLOCK_BYTES, MIN_BLOCK_BYTES, BufferPool, PoolMemory
 from tests.fakes.clock import ManualClock
 from tests.producer.interrupting import Interrupted
 
@@ -74,7 +74,7 @@ def test_memory_is_reduced_to_a_charge_and_a_rest(
     blocks: int, charged: int, wanted: int, expected: int, rest_blocks: int, rest_charged: int
 ) -> None:
     memory = PoolMemory([bytearray(1) for _ in range(blocks)], charged)
-    reduced, rest = memory.charge_and_rest(wanted)
+    reduced, rest = memory.charge_and_remainder(wanted)
     assert (reduced.blocks, reduced.charge_blocks) == ([], expected)
     assert (len(rest.blocks), rest.charge_blocks) == (rest_blocks, rest_charged)
     assert len(reduced) + len(rest) == len(memory)
@@ -184,7 +184,7 @@ def test_blocks_given_back_after_an_overdraft_make_up_for_it() -> None:
     pool.deallocate(held)
     assert pool.available_memory == 2 * BLOCK
     taken = pool.allocate(1, 10)
-    assert len(pool._free_blocks) + pool._unmade_count == 1
+    assert len(pool._free_blocks) + pool._balance_blocks == 1
     assert len(pool._free_blocks) <= 1  # with it, what is overdrawn and what is taken: no more than the total
     pool.deallocate(beyond)
     pool.deallocate(taken)
@@ -198,7 +198,7 @@ def test_a_request_ahead_overtakes_callers_who_wait() -> None:
     held = pool.allocate(2, 10)
     waiter = in_thread(lambda: pool.allocate(2, 10))
     clock.await_waiter()
-    taken = pool.try_allocate(1, can_go_first=True)
+    taken = pool.try_allocate(1, has_precedence=True)
     assert taken is not None
     pool.deallocate(held)
     pool.deallocate(taken)
@@ -215,11 +215,11 @@ def test_a_request_for_no_memory_succeeds_when_the_pool_is_empty() -> None:
 @pytest.mark.parametrize(
     ("total", "batch_size", "block_size"),
     [
-        (32 * 1024 * 1024, 16_384, MAX_BLOCK_SIZE),
-        (32 * 1024 * 1024, 1_000_000, MAX_BLOCK_SIZE),
+        (32 * 1024 * 1024, 16_384, MAX_BLOCK_BYTES),
+        (32 * 1024 * 1024, 1_000_000, MAX_BLOCK_BYTES),
         (32 * 1024 * 1024, 4_000, 4_000),
-        (32 * 1024 * 1024, 1, MIN_BLOCK_SIZE),
-        (MAX_BLOCK_SIZE, 16_384, MAX_BLOCK_SIZE),
+        (32 * 1024 * 1024, 1, MIN_BLOCK_BYTES),
+        (MAX_BLOCK_BYTES, 16_384, MAX_BLOCK_BYTES),
         (500, 16_384, 500),
         (0, 16_384, 1),
     ],
@@ -239,7 +239,7 @@ def test_a_pool_of_more_than_two_gibibytes_counts_right_and_reserves_nothing() -
     gib = 1024**3
     pool = BufferPool(20 * gib, 16_384, ManualClock())
     blocks = pool.allocate(3, 0)
-    assert pool.available_memory == 20 * gib - 3 * MAX_BLOCK_SIZE
+    assert pool.available_memory == 20 * gib - 3 * MAX_BLOCK_BYTES
     pool.deallocate(blocks)
     assert pool.available_memory == 20 * gib
 

@@ -80,7 +80,7 @@ def test_queue_lengths_are_counted_only_when_one_may_have_changed() -> None:
     assign(stage, 1)
     sticky = stage.accumulator.built_in_partitioner.of_topic(TOPIC).sticky
     counts: list[list[int]] = []
-    sticky.update_load = lambda lengths, *_, **__: counts.append(list(lengths))
+    sticky.update_queue_lengths = lambda lengths, *_, **__: counts.append(list(lengths))
 
     def rounds(where: Cluster = ONE_NODE) -> list[list[int]]:
         counts.clear()
@@ -138,9 +138,9 @@ def test_the_queue_of_a_topics_only_partition_is_not_weighed() -> None:
     one = cluster({TOPIC: (0,)})
     assign(stage, 1, one)
     stage.append(VALUE)
-    weighed = count_steps(lambda: stage.accumulator.built_in_partitioner.update_load(one, 1))
+    weighed = count_steps(lambda: stage.accumulator.built_in_partitioner.update_queue_lengths(one, 1))
     assign(stage, 1, ONE_NODE)
-    assert weighed < count_steps(lambda: stage.accumulator.built_in_partitioner.update_load(ONE_NODE, 1))
+    assert weighed < count_steps(lambda: stage.accumulator.built_in_partitioner.update_queue_lengths(ONE_NODE, 1))
 
 
 def test_without_adaptive_partitioning_queue_lengths_do_not_matter() -> None:
@@ -224,13 +224,13 @@ def test_only_topics_with_rows_under_way_are_looked_at_in_a_round(monkeypatch: p
     where = cluster(dict.fromkeys(names, (0, 0)))
     stage = Accumulation(batch_size=BATCH)
     looked_at: list[str] = []
-    update = BuiltInPartitioner._update_load_of
+    update = BuiltInPartitioner._update_lengths_of
 
     def counting(chooser: BuiltInPartitioner, topic: str, *rest: Any) -> None:
         looked_at.append(topic)
         update(chooser, topic, *rest)
 
-    monkeypatch.setattr(BuiltInPartitioner, "_update_load_of", counting)
+    monkeypatch.setattr(BuiltInPartitioner, "_update_lengths_of", counting)
     for name in names:
         stage.accumulator.built_in_partitioner.choose(rows_of([NO_PARTITION], topic=name), where)
         stage.ready(where)

@@ -27,8 +27,8 @@ BLOCK = 256
 NO_COMPRESSION = Compression("none", None)
 
 
-def batch_of(raw_limit: int = 10_000, created_ms: int = 1000) -> ProducerBatch:
-    return ProducerBatch(tp(), created_ms, raw_limit, base_timestamp=0, flush_id=1, block_size=BLOCK)
+def batch_of(max_raw_bytes: int = 10_000, created_ms: int = 1000) -> ProducerBatch:
+    return ProducerBatch(tp(), created_ms, max_raw_bytes, base_timestamp=0, flush_id=1, block_size=BLOCK)
 
 
 def encoded_rows(batch: ProducerBatch, values: Sequence[bytes], callback: Delivery) -> tuple[BatchRows, memoryview]:
@@ -159,7 +159,7 @@ def test_records_that_were_not_written_are_never_taken_for_nothing() -> None:
 
 
 def test_a_batch_is_full_at_its_limit_or_when_it_is_closed() -> None:
-    batch = batch_of(raw_limit=100)
+    batch = batch_of(max_raw_bytes=100)
     fill(batch, bytes(50))
     assert not batch.is_full()
     fill(batch, bytes(50))

@@ -13,7 +13,7 @@ import pytest
 from spark_kafka_sink.clock import NEVER_MS, Clock, Waitable
 from spark_kafka_sink.errors import KafkaError, KafkaTimeoutError, ProducerClosedError
 from spark_kafka_sink.producer.accumulator import batch_records, sorted_slice
-from spark_kafka_sink.producer.accumulator.buffer_pool import MAX_BLOCK_SIZE, PoolMemory
+from spark_kafka_sink.producer.accumulator.buffer_pool import MAX_BLOCK_BYTES, PoolMemory
 from spark_kafka_sink.producer.accumulator.delivery import Delivery
 from spark_kafka_sink.producer.accumulator.producer_batch import FinalState, ProducerBatch
 from spark_kafka_sink.producer.accumulator.slice_layout import SliceLayout
@@ -224,7 +224,7 @@ def test_memory_comes_back_when_batches_are_done() -> None:
 
 
 def test_small_batches_in_many_partitions_take_a_block_each() -> None:
-    stage = Accumulation(batch_size=1024 * 1024, buffer_memory=300 * MAX_BLOCK_SIZE)
+    stage = Accumulation(batch_size=1024 * 1024, buffer_memory=300 * MAX_BLOCK_BYTES)
     stage.append(*[VALUE] * 300, partition=list(range(300)))
     assert stage.pool.available_memory == 0
     assert len(stage.accumulator.incomplete) == 300
@@ -478,7 +478,7 @@ def test_after_a_split_the_topics_ratio_starts_at_1_again() -> None:
         stage.append(*[bytes(200)] * 10)
         for batch in stage.drain(ONE_NODE, 0)[0]:
             stage.give_back(batch)
-    learned = stage.accumulator.raw_limit(TOPIC)
+    learned = stage.accumulator.max_raw_bytes(TOPIC)
     assert learned > BATCH
     stage.append(bytes(200), bytes(200))
     smaller: list[ProducerBatch] = []
@@ -486,8 +486,8 @@ def test_after_a_split_the_topics_ratio_starts_at_1_again() -> None:
         batch = stage.drain_one(ONE_NODE)
         if batch.record_count > 1 and batch not in smaller:
             smaller += split(stage, batch)
-            assert stage.accumulator.raw_limit(TOPIC) < learned
-            assert stage.accumulator.raw_limit(TOPIC) <= BATCH
+            assert stage.accumulator.max_raw_bytes(TOPIC) < learned
+            assert stage.accumulator.max_raw_bytes(TOPIC) <= BATCH
         else:
             stage.give_back(batch)
 

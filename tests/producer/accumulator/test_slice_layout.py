@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from spark_kafka_sink.errors import ProducerClosedError, RecordTooLargeError
-from spark_kafka_sink.producer.accumulator.buffer_pool import MAX_BLOCK_SIZE, PoolMemory
+from spark_kafka_sink.producer.accumulator.buffer_pool import MAX_BLOCK_BYTES, PoolMemory
 from spark_kafka_sink.producer.accumulator.delivery import Delivery
 from spark_kafka_sink.producer.accumulator.slice_layout import Reservation, SliceLayout
 from spark_kafka_sink.producer.accumulator.sorted_slice import SortedSlice
@@ -112,9 +112,9 @@ def test_batch_rows_keep_what_they_know_of_its_own_rows_only() -> None:
 
 
 def test_memory_is_taken_for_what_is_filled_not_for_what_could_be() -> None:
-    stage = Accumulation(batch_size=1024 * 1024, buffer_memory=100 * MAX_BLOCK_SIZE)
+    stage = Accumulation(batch_size=1024 * 1024, buffer_memory=100 * MAX_BLOCK_BYTES)
     lay_out(stage, [ROW] * 50, list(range(50)))
-    assert memory_in_use(stage) == 50 * MAX_BLOCK_SIZE
+    assert memory_in_use(stage) == 50 * MAX_BLOCK_BYTES
 
 
 def test_many_bytes_for_one_batch_keep_their_memory_and_are_charged_for() -> None:
@@ -129,16 +129,16 @@ def test_many_bytes_for_one_batch_keep_their_memory_and_are_charged_for() -> Non
 
 
 def test_a_segment_waits_for_a_charge_and_what_is_left_of_it_is_given_back() -> None:
-    stage = Accumulation(batch_size=1024 * 1024, buffer_memory=6 * MAX_BLOCK_SIZE)
+    stage = Accumulation(batch_size=1024 * 1024, buffer_memory=6 * MAX_BLOCK_BYTES)
     held = stage.pool.allocate(2, 0)
     layout = layout_of(stage, slice_of([bytes(1000)] * 40, [0] * 40))  # 40,360 bytes
     assert reserve(layout) == []
     stage.pool.deallocate(held)
     wait_for_memory(stage, layout)
-    assert memory_in_use(stage) == 5 * MAX_BLOCK_SIZE
+    assert memory_in_use(stage) == 5 * MAX_BLOCK_BYTES
     (reservation,) = reserve(layout)
     assert reservation.batch.memory == PoolMemory([], 5)
-    assert memory_in_use(stage) == 5 * MAX_BLOCK_SIZE
+    assert memory_in_use(stage) == 5 * MAX_BLOCK_BYTES
 
 
 def prepaid_layout(
@@ -203,7 +203,7 @@ def test_memory_for_many_partitions_is_asked_for_once(monkeypatch: pytest.Monkey
     asked = Mock(wraps=stage.pool.try_allocate)
     monkeypatch.setattr(stage.pool, "try_allocate", asked)
     lay_out(stage, [ROW] * 50, list(range(50)))
-    asked.assert_called_once_with(50, charge_blocks=0, into=ANY, can_go_first=False)
+    asked.assert_called_once_with(50, charge_blocks=0, into=ANY, has_precedence=False)
 
 
 @pytest.mark.parametrize("partitions", [[0] * 300, [0] * 150 + [1] * 150])
@@ -217,7 +217,7 @@ def test_rows_that_fill_open_batches_and_begin_new_ones_are_measured_together(pa
     measure.assert_called_once_with(0, 300)
     assert [each.stop for each in reservations][-1] == 300
     for each in reservations:
-        assert each.batch.record_bytes <= each.batch.raw_limit
+        assert each.batch.record_bytes <= each.batch.max_raw_bytes
         assert each.batch.is_closed == (each.stop not in sorted_slice.stretch_stops)
 
 

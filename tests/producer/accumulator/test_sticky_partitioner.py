@@ -106,7 +106,7 @@ def draw(partitioner: StickyPartitioner, times: int = 8000, partitions: range = 
 
 def test_a_partition_is_drawn_the_more_often_the_shorter_its_queue_is() -> None:
     partitioner = sticky()
-    partitioner.update_load([5, 0, 3, 0], [0, 1, 2, 3], is_complete=True)
+    partitioner.update_queue_lengths([5, 0, 3, 0], [0, 1, 2, 3], is_complete=True)
     drawn = draw(partitioner, 16_000)  # weights 1, 6, 3, 6
     for partition, weight in enumerate((1, 6, 3, 6)):
         assert abs(drawn[partition] - weight * 1000) < 250
@@ -115,21 +115,21 @@ def test_a_partition_is_drawn_the_more_often_the_shorter_its_queue_is() -> None:
 @pytest.mark.parametrize("lengths", [[], [3], [2, 2, 2, 2]])
 def test_equal_queues_are_drawn_equally(lengths: list[int]) -> None:
     partitioner = sticky()
-    partitioner.update_load([9, 0, 0, 0], range(4), is_complete=True)
-    partitioner.update_load(lengths, range(len(lengths)), is_complete=True)
+    partitioner.update_queue_lengths([9, 0, 0, 0], range(4), is_complete=True)
+    partitioner.update_queue_lengths(lengths, range(len(lengths)), is_complete=True)
     drawn = draw(partitioner)
     assert all(1800 < drawn[partition] < 2200 for partition in range(4))
 
 
 def test_partitions_that_were_left_out_are_not_drawn_even_if_the_others_are_equal() -> None:
     partitioner = sticky()
-    partitioner.update_load([1, 1], [0, 3], is_complete=False)
+    partitioner.update_queue_lengths([1, 1], [0, 3], is_complete=False)
     assert set(draw(partitioner)) == {0, 3}
 
 
 def test_only_one_partition_left_gets_everything() -> None:
     partitioner = sticky()
-    partitioner.update_load([7], [2], is_complete=False)
+    partitioner.update_queue_lengths([7], [2], is_complete=False)
     assert set(draw(partitioner, 50)) == {2}
 
 

@@ -59,9 +59,13 @@ TABLE: list[tuple[ErrorCode, dict[str, Any], NextStep]] = [
     (Errors.OUT_OF_ORDER_SEQUENCE_NUMBER, {"is_idempotent": True, "is_first": False, "is_unresolved": True}, RETRY),
     (Errors.OUT_OF_ORDER_SEQUENCE_NUMBER, {"is_idempotent": True, "is_next": True}, NEW_EPOCH),
     (Errors.OUT_OF_ORDER_SEQUENCE_NUMBER, {"is_idempotent": True, "is_next": False}, RETRY),  # overtaken: a new epoch is no help
-    (Errors.OUT_OF_ORDER_SEQUENCE_NUMBER, {"is_idempotent": True, "is_next": True, "was_reset": True}, RETRY),
+    (Errors.OUT_OF_ORDER_SEQUENCE_NUMBER, {"is_idempotent": True, "is_next": True, "sequence_has_been_reset": True}, RETRY),
     (Errors.OUT_OF_ORDER_SEQUENCE_NUMBER, {"is_idempotent": True, "is_unresolved": True, "is_next": False}, NEW_EPOCH),
-    (Errors.OUT_OF_ORDER_SEQUENCE_NUMBER, {"is_idempotent": True, "is_unresolved": True, "was_reset": True}, NEW_EPOCH),
+    (
+        Errors.OUT_OF_ORDER_SEQUENCE_NUMBER,
+        {"is_idempotent": True, "is_unresolved": True, "sequence_has_been_reset": True},
+        NEW_EPOCH,
+    ),
     (Errors.OUT_OF_ORDER_SEQUENCE_NUMBER, {"is_idempotent": True, "is_next": True, "may_retry": False}, FAIL),
     (Errors.OUT_OF_ORDER_SEQUENCE_NUMBER, {"is_idempotent": True, "is_next": False, "may_retry": False}, FAIL),
     # the broker forgot this producer
@@ -69,7 +73,7 @@ TABLE: list[tuple[ErrorCode, dict[str, Any], NextStep]] = [
     (Errors.UNKNOWN_PRODUCER_ID, {"is_idempotent": True, "log_start_offset": -1}, RETRY),
     (Errors.UNKNOWN_PRODUCER_ID, {"is_idempotent": True, "log_start_offset": 5}, NEW_EPOCH),
     (Errors.UNKNOWN_PRODUCER_ID, {"is_idempotent": True, "log_start_offset": 5, "is_first": False}, RETRY),
-    (Errors.UNKNOWN_PRODUCER_ID, {"is_idempotent": True, "log_start_offset": 5, "was_reset": True}, RETRY),
+    (Errors.UNKNOWN_PRODUCER_ID, {"is_idempotent": True, "log_start_offset": 5, "sequence_has_been_reset": True}, RETRY),
     (Errors.UNKNOWN_PRODUCER_ID, {"is_idempotent": True, "log_start_offset": 5, "may_retry": False}, FAIL),
 ]
 

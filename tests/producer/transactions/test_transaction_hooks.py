@@ -19,13 +19,15 @@ def steps(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
     """What each round says of `is_all_settled`."""
     made: list[bool] = []
 
-    own = IdempotentSequencer.step
+    own = IdempotentSequencer.send_due_requests
 
-    def step(sequencer: IdempotentSequencer, now_ms: int, is_all_settled: bool, is_all_sent: Callable[[], bool]) -> int:
+    def send_due_requests(
+        sequencer: IdempotentSequencer, now_ms: int, is_all_settled: bool, is_all_sent: Callable[[], bool]
+    ) -> int:
         made.append(is_all_settled)
         return own(sequencer, now_ms, is_all_settled, is_all_sent)
 
-    monkeypatch.setattr(IdempotentSequencer, "step", step)
+    monkeypatch.setattr(IdempotentSequencer, "send_due_requests", send_due_requests)
     return made
 
 
@@ -58,7 +60,7 @@ def test_a_round_sleeps_no_longer_than_the_coordinators_say(monkeypatch: pytest.
     slept: list[int] = []
     poll = stage.client.poll
     monkeypatch.setattr(stage.client, "poll", lambda timeout_ms, now_ms: slept.append(timeout_ms) or poll(timeout_ms, now_ms))
-    monkeypatch.setattr(IdempotentSequencer, "step", lambda *_: 123)
+    monkeypatch.setattr(IdempotentSequencer, "send_due_requests", lambda *_: 123)
     stage.run()
     assert slept == [123]
 

@@ -411,7 +411,7 @@ def test_an_epoch_that_is_denied_is_raised_by_the_next_begin_and_asked_for_by_in
         stage.run(3)
         begin = stage.post(CalledMethod.BEGIN)
     assert isinstance(stage.settle(begin), AuthorizationError)
-    denied, illegal = stage.manager.why_not(CalledMethod.BEGIN), stage.manager.why_not(CalledMethod.COMMIT)
+    denied, illegal = stage.manager.refusal_of_call(CalledMethod.BEGIN), stage.manager.refusal_of_call(CalledMethod.COMMIT)
     assert isinstance(denied, AuthorizationError)
     assert "WRITE permission" in str(denied)
     assert isinstance(illegal, IllegalStateError)
@@ -571,7 +571,7 @@ def test_offsets_behind_rows_are_sent_on_the_connection_that_carries_all_rows(be
     stage = beside_rows
     stage.cluster.move(KeyType.GROUP, GROUP.group_id, LEADER)
     stage.holds = {ApiKey.TXN_OFFSET_COMMIT}
-    stage.post_offsets(is_behind_rows=True)
+    stage.post_offsets(must_follow_rows=True)
     stage.run(3)
     assert [request.node_id for request in (*stage.produced(), *offsets_in_flight(stage))] == [LEADER, LEADER]
 
@@ -580,7 +580,7 @@ def test_offsets_behind_rows_of_another_broker_wait_for_these(beside_rows: Trans
     """Two brokers at once would have the transaction begun twice: CONCURRENT_TRANSACTIONS, and a back-off."""
     stage = beside_rows
     stage.cluster.move(KeyType.GROUP, GROUP.group_id, ELSEWHERE)
-    operation = stage.post_offsets(is_behind_rows=True)
+    operation = stage.post_offsets(must_follow_rows=True)
     stage.run(3)
     assert not stage.requests_of(ApiKey.TXN_OFFSET_COMMIT)
     found = [request for request in stage.requests_of(ApiKey.FIND_COORDINATOR) if GROUP.group_id in str(request.message)]
@@ -595,7 +595,7 @@ def test_offsets_behind_rows_wait_for_rows_that_are_not_sent_yet(beside_rows: Tr
     stage.cluster.move(KeyType.GROUP, GROUP.group_id, LEADER)
     stage.send(b"b")  # the second batch of a partition waits for the first one, once per producer id
     assert stage.accumulator.has_queued_batches()
-    operation = stage.post_offsets(is_behind_rows=True)
+    operation = stage.post_offsets(must_follow_rows=True)
     stage.run(3)
     assert not stage.requests_of(ApiKey.TXN_OFFSET_COMMIT)
     stage.acknowledge()
@@ -613,7 +613,7 @@ def test_offsets_that_are_waited_for_do_not_wait_for_rows(beside_rows: Transacti
 def test_offsets_behind_rows_that_were_refused_fail_the_end(stage: TransactionStage, end: CalledMethod) -> None:
     stage.fail_next(ApiKey.TXN_OFFSET_COMMIT, Errors.GROUP_AUTHORIZATION_FAILED)
     stage.send(b"a")
-    stage.post_offsets(is_behind_rows=True)
+    stage.post_offsets(must_follow_rows=True)
     operation = stage.post(end)
     stage.acknowledge_all()
     error = stage.settle(operation)
@@ -624,7 +624,7 @@ def test_offsets_behind_rows_that_were_refused_fail_the_end(stage: TransactionSt
 def test_a_transaction_is_prepared_when_its_offsets_behind_rows_are_there(stage: TransactionStage) -> None:
     stage.holds = {ApiKey.TXN_OFFSET_COMMIT}
     stage.write(b"a")
-    stage.post_offsets(is_behind_rows=True)
+    stage.post_offsets(must_follow_rows=True)
     operation = stage.post(CalledMethod.PREPARE)
     stage.run(3)
     assert not operation.is_done

@@ -377,7 +377,7 @@ def test_an_abort_that_would_have_to_be_aborted_is_fatal(stage: TransactionStage
     assert "TRANSACTION_ABORTABLE" in str(found)
 
 
-def test_an_abort_that_finds_no_coordinator_for_an_abortable_reason_ends(stage: TransactionStage) -> None:
+def test_an_abort_that_finds_no_coordinator_for_an_abortable_reason_is_fatal(stage: TransactionStage) -> None:
     stage.holds = {ApiKey.END_TXN}
     abort = stage.post(CalledMethod.ABORT)
     stage.disconnect(stage.requests_of(ApiKey.END_TXN)[0].node_id)

@@ -83,10 +83,10 @@ class TransactionStage(Stage):
         offsets: Mapping[TopicPartition, OffsetAndMetadata] | None = None,
         group: ConsumerGroupMetadata = NO_GROUP,
         *,
-        is_behind_rows: bool = False,
+        must_follow_rows: bool = False,
     ) -> TransactionalCall:
         """As a caller's thread does that waits for it, and one round."""
-        operation = TransactionalCall(kind, self.clock, offsets or {}, group, is_behind_rows=is_behind_rows)
+        operation = TransactionalCall(kind, self.clock, offsets or {}, group, must_follow_rows=must_follow_rows)
         self.manager.calls.post(operation)
         self.run()
         return operation
@@ -113,9 +113,9 @@ class TransactionStage(Stage):
         offsets: Mapping[TopicPartition, OffsetAndMetadata] = OFFSETS,
         group: ConsumerGroupMetadata = GROUP,
         *,
-        is_behind_rows: bool = False,
+        must_follow_rows: bool = False,
     ) -> TransactionalCall:
-        return self.post(CalledMethod.SEND_OFFSETS, offsets, group, is_behind_rows=is_behind_rows)
+        return self.post(CalledMethod.SEND_OFFSETS, offsets, group, must_follow_rows=must_follow_rows)
 
     def write(self, *values: bytes, partition: int = 0) -> Delivery:
         """Rows that are written and acknowledged."""
