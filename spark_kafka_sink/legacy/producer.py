@@ -164,7 +164,7 @@ class SyncDispatch:
         return self._run_alone(self.at_end, timeout_ms)
 
     def _run_alone(self, work: Callable[[], None], timeout_ms: int) -> bool:
-        """Call `work` while no other call works. False if the others did not end within `timeout_ms`."""
+        """Call `work` while no other call works. False if another call still works after `timeout_ms`."""
         deadline_ms = self.clock.now_ms() + timeout_ms
         liveness_lock = threading.Lock()
         try:
@@ -207,7 +207,7 @@ class SendQueue:
     clock: Clock
 
     def __post_init__(self) -> None:
-        self._lock = threading.Lock()  # guards the two below
+        self._lock = threading.Lock()  # guards _entries and _is_closed
         self._waiters = Waiters(self._lock)  # woken when they change
         self._entries: deque[tuple[SerializedMessage, int]] = deque()  # with the time when it was put in
         self._is_closed = False

@@ -35,7 +35,7 @@ class HasFastPath(Protocol):
 _fast_path_owners: WeakSet[HasFastPath] = WeakSet()
 
 
-def watch(owner: HasFastPath) -> None:
+def register_fast_path(owner: HasFastPath) -> None:
     """Have the fast path disabled in each child, as long as `owner` lives. Keeps no reference to it."""
     _fast_path_owners.add(owner)
 

@@ -41,7 +41,7 @@ class MetadataWait:
         if not isinstance(topic, str):
             raise TypeError(f"topic must be a str, not {type(topic).__name__}")
         if self.metadata.cluster().partition_count(topic) is None and not is_topic_name(topic):
-            # Brokers would reject it too, but some such names cannot be encoded in a request, or make brokers disconnect.
+            # Brokers would reject the name too, but some names cannot be encoded in a request, or make brokers disconnect.
             raise InvalidRecordError(
                 f"no topic can have the name {topic[:300]!r}: {TOPIC_NAME_RULE}", condition="KAFKA_INVALID_TOPIC_EXCEPTION"
             )

@@ -124,7 +124,7 @@ class KafkaProducer(TransactionalMethods):
         self._must_intercept_or_encode = self._interceptors is not None or self._avro is not None
         self._record_partitioner = self._parts.plugins.record_partitioner
         self._largest_record = self._parts.size_limits.largest_record
-        forks.watch(self._gatherer)
+        forks.register_fast_path(self._gatherer)
         self._closer_lock = threading.Lock()  # guards _closer
         self._closer: threading.Thread | None = None  # see _claim_closing
         # A daemon: an interpreter that ends without close() must not wait for a broker.

@@ -115,7 +115,7 @@ class ProducerMetrics:
         self._clock = clock
         self.samples = Samples(config.metrics_sample_window_ms, config.metrics_num_samples, clock.now_ms())
         self.network = NetworkMetrics(self.samples)
-        self._gauges: dict[str, Callable[[], float]] = {}  # set by `watch`, as are the two below
+        self._gauges: dict[str, Callable[[], float]] = {}  # set by `add_gauges`, as are pool_waits and pool_exhausted
         self.pool_waits, self.pool_exhausted = Stat(), Stat()
 
         # Sender only.
@@ -148,7 +148,7 @@ class ProducerMetrics:
             CalledMethod.ABORT: self.txn_abort_times,
         }
 
-    def watch(self, pool: BufferPool, metadata: Metadata, requests_in_flight: Callable[[], float]) -> None:
+    def add_gauges(self, pool: BufferPool, metadata: Metadata, requests_in_flight: Callable[[], float]) -> None:
         """Set where snapshots read the pool's statistics and the gauges. Called once, before any other thread uses this."""
         created_ms = self._clock.now_ms()
         self.pool_waits = self.samples.watch(pool.waits)

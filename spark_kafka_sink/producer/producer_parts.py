@@ -65,13 +65,13 @@ class ProducerParts:
         size_limits = self.size_limits = SizeLimits(config, largest_record, accumulator.pool.total_memory)
         hand_overs = HandOvers(clock, self._handle_interrupt)
         metadata_wait = self.metadata_wait = MetadataWait(metadata, client.wakeup, metrics, clock, config.max_block_ms)
-        metrics.watch(accumulator.pool, metadata, client.in_flight_request_count)
+        metrics.add_gauges(accumulator.pool, metadata, client.in_flight_request_count)
         plugins = self.plugins = ProducerPlugins(config, avro)  # users' code runs last, when nothing else can fail
         cleanup.callback(plugins.close)
         columns = self.columns = ColumnSender(
             size_limits, clock, metadata_wait, accumulator, hand_overs, plugins, metrics, self._encode_topic
         )
-        self.tables = TableSender(columns, plugins.interceptors, hand_overs, clock, sequencer.row_failed)
+        self.tables = TableSender(columns, plugins.interceptors, hand_overs, clock, sequencer.handle_failed_row)
         gatherer = self.gatherer = RecordGatherer(
             config, clock, accumulator, hand_overs, columns.send_gathered, may_wait, plugins.interceptors
         )
@@ -86,7 +86,7 @@ class ProducerParts:
     def rows_unbatched(self, topic: str, row_count: int, error: KafkaError) -> None:
         """Count rows that got into no batch. The transaction that they belong to, if any, cannot be committed any more."""
         self.metrics.records_failed(topic, row_count)
-        self.sequencer.row_failed(error)
+        self.sequencer.handle_failed_row(error)
 
     def _handle_interrupt(self) -> None:
         self.gatherer.disable_fast_path()

@@ -38,7 +38,7 @@ BUILT_IN: dict[str, Serializer] = {
     "double": struct.Struct(">d").pack,
 }
 _JAVA_PACKAGE = "org.apache.kafka.common.serialization."
-_JAVA = {f"{name.capitalize()}Serializer": name for name in BUILT_IN} | {"ByteArraySerializer": "bytes"}  # in that package
+_JAVA_CLASSES = {f"{name.capitalize()}Serializer": name for name in BUILT_IN} | {"ByteArraySerializer": "bytes"}
 
 AVRO_NAMES = ("avro", "io.confluent.kafka.serializers.KafkaAvroSerializer")
 
@@ -65,7 +65,7 @@ def find_serializer(option: str, option_value: object) -> Serializer:
     if callable(option_value):
         return option_value
     name = str(option_value)
-    name = _JAVA.get(name.removeprefix(_JAVA_PACKAGE), name)
+    name = _JAVA_CLASSES.get(name.removeprefix(_JAVA_PACKAGE), name)
     return BUILT_IN[name] if name in BUILT_IN else load_callable(option, name, built_in=BUILT_IN)
 
 

@@ -64,13 +64,13 @@ def _arrow(codec: str, data: ByteBuffer, level: int | None = None) -> bytes:
 # SNAPPY
 
 _SNAPPY_HEADER = b"\x82SNAPPY\x00" + (1).to_bytes(4, "big") * 2  # magic, version, lowest compatible version
-_SNAPPY_BLOCK_SIZE = 64 * 1024  # snappy's window: larger blocks compress no better (ratio 0.40; with Java's 32 KiB 0.41)
+_SNAPPY_BLOCK_BYTES = 64 * 1024  # snappy's window: larger blocks compress no better (ratio 0.40; with Java's 32 KiB 0.41)
 
 
 def _snappy(data: ByteBuffer, level: int | None) -> bytes:  # noqa: ARG001
     """Xerial's framing, as in the Java client: every consumer can read it, and need not decompress a batch as one block."""
     pieces = [_SNAPPY_HEADER]
-    for block in _blocks(data, _SNAPPY_BLOCK_SIZE):
+    for block in _blocks(data, _SNAPPY_BLOCK_BYTES):
         compressed = _arrow("snappy", block)
         pieces += [len(compressed).to_bytes(4, "big"), compressed]
     return b"".join(pieces)
@@ -84,9 +84,9 @@ def _blocks(data: ByteBuffer, size: int) -> list[memoryview]:
 # LZ4
 # One frame with independent blocks of 64 KiB, without content size or checksum: Java writes this kind, and can read no other
 # (Lz4BlockInputStream; of several frames it reads the first and ignores the rest). Larger blocks are a third faster to write, but
-# every consumer would need memory for one such block.
+# every consumer would need memory for a block.
 
-_LZ4_BLOCK_SIZE = 64 * 1024
+_LZ4_BLOCK_BYTES = 64 * 1024
 _LZ4_FAST_LEVEL = 9  # Java's level 9 is the fast compressor; any other is LZ4HC of that level
 _LZ4HC_LEVELS = range(3, 13)  # of the lz4 library: lower levels are the fast compressor, higher ones are the same as 12
 _LZ4_FRAME_HEADER = bytes.fromhex("04224d18 60 40 82")  # magic; version 1, independent blocks; 64 KiB; checksum of the two
@@ -122,7 +122,7 @@ def _lz4_frame() -> Any:
 def _lz4_without_package(data: ByteBuffer, level: int | None) -> bytes:
     hc_level = _lz4hc_level(level)
     pieces: list[ByteBuffer] = [_LZ4_FRAME_HEADER]
-    for block in _blocks(data, _LZ4_BLOCK_SIZE):
+    for block in _blocks(data, _LZ4_BLOCK_BYTES):
         compressed = _arrow("lz4_raw", block, hc_level)
         if len(compressed) < len(block):
             pieces += [len(compressed).to_bytes(4, "little"), compressed]
@@ -141,27 +141,27 @@ CODECS = {
 }
 
 
-def decompress(codec: str, data: bytes, raw_size: int) -> bytes:
-    """The reverse of `compress`: `raw_size` bytes, for batches that have to be split. Releases the GIL, except for none."""
+def decompress(codec: str, data: bytes, raw_bytes: int) -> bytes:
+    """The reverse of `compress`, for batches that are split. The result has `raw_bytes`. Releases the GIL, except for none."""
     if codec == "none":
         return data
     if codec == "snappy":
-        return b"".join(_snappy_blocks(data, raw_size))
-    raw: bytes = pa.decompress(data, decompressed_size=raw_size, codec=codec, asbytes=True)
+        return b"".join(_snappy_blocks(data, raw_bytes))
+    raw: bytes = pa.decompress(data, decompressed_size=raw_bytes, codec=codec, asbytes=True)
     return raw
 
 
-def _snappy_blocks(data: bytes, raw_size: int) -> Iterator[bytes]:
+def _snappy_blocks(data: bytes, raw_bytes: int) -> Iterator[bytes]:
     stop = len(_SNAPPY_HEADER)
-    while raw_size > 0:
+    while raw_bytes > 0:
         start = stop + 4
         stop = start + int.from_bytes(data[stop:start], "big")
-        block = pa.decompress(data[start:stop], decompressed_size=_snappy_raw_size(data, start), codec="snappy", asbytes=True)
+        block = pa.decompress(data[start:stop], decompressed_size=_snappy_raw_bytes(data, start), codec="snappy", asbytes=True)
         yield block
-        raw_size -= len(block)
+        raw_bytes -= len(block)
 
 
-def _snappy_raw_size(data: bytes, position: int) -> int:
+def _snappy_raw_bytes(data: bytes, position: int) -> int:
     """The unsigned varint at the start of a block."""
     size = shift = 0
     while data[position] & 0x80:

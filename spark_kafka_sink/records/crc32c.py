@@ -28,15 +28,15 @@ def numpy_crc32c(data: ByteBuffer, crc: int = 0) -> int:
     """CRC-32C without the package. Never blocks."""
     octets = np.frombuffer(data, np.uint8) if len(data) else np.empty(0, np.uint8)
     size = len(octets)
-    lane_size = 1 << max(4, size.bit_length() // 2 - 1)  # bytes; about as many steps as there are lanes
-    padded_octets = np.zeros(-(-size // lane_size) * lane_size or lane_size, np.uint8)
+    lane_bytes = 1 << max(4, size.bit_length() // 2 - 1)  # about as many steps as there are lanes
+    padded_octets = np.zeros(-(-size // lane_bytes) * lane_bytes or lane_bytes, np.uint8)
     start = len(padded_octets) - size  # leading zeros do not change a checksum that starts at 0
     padded_octets[start:] = octets
     state = crc ^ _ALL_ONES
     head = min(4, size)  # a start at another state equals XORing this state into the first four bytes
     padded_octets[start : start + head] ^= np.frombuffer(state.to_bytes(4, "little"), np.uint8)[:head]
-    lanes = padded_octets.view("<u4").reshape(-1, lane_size // 4)
-    return _join(_advance(lanes), lane_size) ^ (state >> 8 * size) ^ _ALL_ONES
+    lanes = padded_octets.view("<u4").reshape(-1, lane_bytes // 4)
+    return _join(_advance(lanes), lane_bytes) ^ (state >> 8 * size) ^ _ALL_ONES
 
 
 def _advance(lanes: Lanes) -> Lanes:
@@ -54,12 +54,12 @@ def _join(crcs: Lanes, size: int) -> int:
     while len(crcs) > 1:
         if len(crcs) % 2:
             crcs = np.concatenate([np.zeros(1, np.uint32), crcs])
-        crcs = _apply(_zeros_matrix(size.bit_length() - 1), crcs[0::2]) ^ crcs[1::2]
+        crcs = _multiply(_zeros_matrix(size.bit_length() - 1), crcs[0::2]) ^ crcs[1::2]
         size *= 2
     return int(crcs[0])
 
 
-def _apply(matrix: Lanes, crcs: Lanes) -> Lanes:
+def _multiply(matrix: Lanes, crcs: Lanes) -> Lanes:
     """Matrix times vector over GF(2): row i is the image of bit i of a checksum."""
     bits = crcs[:, None] >> np.arange(32, dtype=np.uint32) & np.uint32(1)
     images: Lanes = np.bitwise_xor.reduce(bits * matrix, axis=1)
@@ -70,19 +70,19 @@ def _apply(matrix: Lanes, crcs: Lanes) -> Lanes:
 def _zeros_matrix(doubling_count: int) -> Lanes:
     """The image of each single bit after 2**doubling_count zero bytes."""
     if doubling_count == 0:
-        return _after_zero_bits(np.uint32(1) << np.arange(32, dtype=np.uint32), 8)
+        return _append_zero_bits(np.uint32(1) << np.arange(32, dtype=np.uint32), 8)
     half = _zeros_matrix(doubling_count - 1)
-    return _apply(half, half)
+    return _multiply(half, half)
 
 
 @functools.cache
 def _word_tables() -> tuple[Lanes, Lanes]:
     """The images after 32 zero bits of each value of a checksum's low half, and of its high half."""
     halves = np.arange(1 << 16, dtype=np.uint32)
-    return _after_zero_bits(halves, 32), _after_zero_bits(halves << np.uint32(16), 32)
+    return _append_zero_bits(halves, 32), _append_zero_bits(halves << np.uint32(16), 32)
 
 
-def _after_zero_bits(crcs: Lanes, bit_count: int) -> Lanes:
+def _append_zero_bits(crcs: Lanes, bit_count: int) -> Lanes:
     for _ in range(bit_count):
         crcs = crcs >> np.uint32(1) ^ (crcs & np.uint32(1)) * _POLYNOMIAL
     return crcs

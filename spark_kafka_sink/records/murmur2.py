@@ -53,16 +53,16 @@ def murmur2(keys: pa.Array) -> Hashes:
 def _hash_of_one_length(data: NDArray[np.uint8], start: int, size: int, key_count: int) -> Hashes:
     """`key_count` keys of `size` bytes, one after the other from `start`: word i of all of them is a view of the data."""
 
-    def words(offset: int, kind: str) -> NDArray[np.uint32]:
+    def column_at(offset: int, kind: str) -> NDArray[np.uint32]:
         return np.ndarray((key_count,), kind, data, start + offset, (size,))
 
     hashes = np.full(key_count, _SEED ^ np.uint32(size), np.uint32)
     tail_offset = size & ~3
     for offset in range(0, tail_offset, 4):
         hashes *= _UINT32_MULTIPLIER
-        hashes ^= _mix(words(offset, "<u4"))
+        hashes ^= _mix(column_at(offset, "<u4"))
     for offset in range(tail_offset, size):
-        hashes ^= words(offset, "u1").astype(np.uint32) << np.uint32(8 * (offset - tail_offset))
+        hashes ^= column_at(offset, "u1").astype(np.uint32) << np.uint32(8 * (offset - tail_offset))
     if size > tail_offset:
         hashes *= _UINT32_MULTIPLIER
     return _finish(hashes)
@@ -87,14 +87,14 @@ def _finish(hashes: Hashes) -> Hashes:
 def _hash_words(hashes: Hashes, data: NDArray[np.uint8], starts: NDArray[np.int64], word_counts: NDArray[np.int64]) -> None:
     word_at: NDArray[np.uint32] = np.ndarray((max(0, len(data) - 3),), "<u4", data, strides=(1,))  # unaligned
     key_counts = len(hashes) - np.cumsum(np.bincount(word_counts))  # number of keys that have a word i
-    for word, key_count in enumerate(key_counts.tolist()):
+    for word_index, key_count in enumerate(key_counts.tolist()):
         if key_count < _MIN_KEYS_PER_CALL:
             for key in range(key_count):
-                remaining_words = word_at[starts[key] + 4 * word : starts[key] + 4 * word_counts[key] : 4]
+                remaining_words = word_at[starts[key] + 4 * word_index : starts[key] + 4 * word_counts[key] : 4]
                 hashes[key] = _hash_one(int(hashes[key]), _mix(remaining_words).tolist())
             return
         hashes[:key_count] *= _UINT32_MULTIPLIER
-        hashes[:key_count] ^= _mix(word_at[starts[:key_count] + 4 * word])
+        hashes[:key_count] ^= _mix(word_at[starts[:key_count] + 4 * word_index])
 
 
 def _hash_one(hash_value: int, mixed_words: list[int]) -> int:

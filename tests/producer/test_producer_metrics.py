@@ -358,7 +358,7 @@ def test_what_send_refuses_is_an_error(broker: FakeBroker) -> None:
 def test_rows_that_find_no_memory_are_errors() -> None:
     stage = Stage(buffer_memory=16_384, max_block_ms=20)
     stage.accumulator._on_unbatched = lambda topic, rows, _: stage.metrics.records_failed(topic, rows)
-    stage.metrics.watch(stage.pool, stage.metadata, stage.client.in_flight_request_count)
+    stage.metrics.add_gauges(stage.pool, stage.metadata, stage.client.in_flight_request_count)
     stage.append(b"a" * 10_000)
     with pytest.raises(KafkaError, match="KAFKA_BUFFER_EXHAUSTED"):
         stage.append(b"b" * 10_000, b"c", partition=0)

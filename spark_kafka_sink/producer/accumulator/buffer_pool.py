@@ -19,8 +19,8 @@ from spark_kafka_sink.errors import KafkaError, KafkaTimeoutError, RecordTooLarg
 from spark_kafka_sink.interrupts import RECHECK_INTERVAL_MS, Waiter
 from spark_kafka_sink.metrics import Stat
 
-MAX_BLOCK_BYTES = 8 * 1024  # 3,000 partitions with a few rows each take 24 MB
-MIN_BLOCK_BYTES = 1024  # below this, the bookkeeping of a block would cost more than its bytes
+MAX_POOL_BLOCK_BYTES = 8 * 1024  # 3,000 partitions with a few rows each take 24 MB
+MIN_POOL_BLOCK_BYTES = 1024  # below this, the bookkeeping of a block would cost more than its bytes
 
 # At first, a caller that waits is woken only when a quarter of the pool is free. It then lays out and encodes thousands of rows
 # together, while the Sender sends the other three quarters. After PATIENCE_MS the caller is woken as soon as it can get what it
@@ -86,7 +86,7 @@ class BufferPool:
     8 KiB, or `batch_size` if that is less, but at least 1 KiB. A charge is counted in blocks."""
 
     def __init__(self, total_memory: int, batch_size: int, clock: Clock) -> None:
-        self.block_size = max(1, min(MAX_BLOCK_BYTES, max(batch_size, MIN_BLOCK_BYTES), total_memory))
+        self.block_size = max(1, min(MAX_POOL_BLOCK_BYTES, max(batch_size, MIN_POOL_BLOCK_BYTES), total_memory))
         self.total_blocks = total_memory // self.block_size
         self._clock = clock
         self._lock = threading.Lock()  # guards all fields below

@@ -181,7 +181,7 @@ class OldestBatch:
             self.may_have_poisoned = True
 
     def reset_bounds(self) -> None:
-        """Forget the bounds: the Sender looks through all queues now, and calls the two methods above for batches that stay."""
+        """Forget the bounds: the Sender looks through all queues now, and notes the batches that stay by the methods above."""
         with self._lock:
             self.created_ms, self.may_have_poisoned = NEVER_MS, False
 

@@ -218,16 +218,16 @@ class RecordAccumulator:
 
     # SENDER: batches that come back
 
-    def reenqueue(self, batch: ProducerBatch, now_ms: int, at_most_ms: int | None = None) -> None:
+    def reenqueue(self, batch: ProducerBatch, now_ms: int, max_backoff_ms: int | None = None) -> None:
         """Queue a batch again for a retry, in sequence order if it has a sequence.
 
-        It backs off as retry.backoff.ms and retry.backoff.max.ms say; with `at_most_ms`, for min(at_most_ms, retry.backoff.ms).
+        It backs off as retry.backoff.ms and retry.backoff.max.ms say; with `max_backoff_ms`, for the lesser of it and the first.
         """
         batch.count_attempt(now_ms)
-        if at_most_ms is None:
+        if max_backoff_ms is None:
             batch.backoff_ms = self._backoff.backoff_ms(batch.attempts - 1)  # drawn once: the shortest of many would end the wait
         else:
-            batch.backoff_ms = min(at_most_ms, self._config.retry_backoff_ms)
+            batch.backoff_ms = min(max_backoff_ms, self._config.retry_backoff_ms)
         self.queues.put_back(batch)
 
     def split(self, large_batch: ProducerBatch) -> list[ProducerBatch]:

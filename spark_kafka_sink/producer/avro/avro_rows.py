@@ -246,7 +246,7 @@ def _take_fields(row: dict[str, Any], checks: list[tuple[str, Check]], takes: li
 
 
 def _split(schema: AvroRecord, fields: Mapping[str, PythonRows]) -> tuple[int, list[tuple[str, Check]], list[tuple[str, Take]]]:
-    """A bound of the bytes of the fields that need no copy, the checks of such fields, and the `take` of each other field."""
+    """A bound of the bytes of the fields that need no copy, the checks of these fields, and the `take` of each other field."""
     fixed_bytes, checks, takes = 0, [], []
     for field in schema.fields:
         plain_type = _plain_type(_without_null(field.schema))

@@ -98,7 +98,7 @@ class AvroSerializers:
     def _encode_column(self, part: str, topic: str | pa.Array, column: pa.Array) -> pa.Array:
         """Encode a column. The rows of each topic are encoded separately, as schemas may differ, then put in the old order."""
         if isinstance(topic, str):
-            return _require_encoded(self._encoder(part, column.type, topic).encode(column), part)
+            return _require_encoded(self._find_encoder(part, column.type, topic).encode(column), part)
         names, codes = names_and_codes(topic)
         if len(names) == 1:
             return self._encode_column(part, names[0], column)
@@ -106,12 +106,12 @@ class AvroSerializers:
         for number, name in enumerate(names):
             positions = np.flatnonzero(codes == number)
             if len(positions):
-                result = self._encoder(part, column.type, name).encode(column.take(pa.array(positions)))
+                result = self._find_encoder(part, column.type, name).encode(column.take(pa.array(positions)))
                 pieces.append(_require_encoded(result, part, positions).cast(pa.large_binary()))
                 positions_by_topic.append(positions)
         return pa.concat_arrays(pieces).take(pa.array(np.argsort(np.concatenate(positions_by_topic))))
 
-    def _encoder(self, part: str, column_type: pa.DataType, topic: str) -> PartEncoder:
+    def _find_encoder(self, part: str, column_type: pa.DataType, topic: str) -> PartEncoder:
         key = (part, column_type, topic)
         encoder = self._encoders.get(key)
         if encoder is None:
@@ -141,7 +141,7 @@ class AvroSerializers:
             SerializationError: it does not have the schema's form.
             SchemaError, RegistryError, KafkaTimeoutError, IllegalStateError: no schema is known.
         """
-        rows_format = self._object_format(part, topic).rows_format
+        rows_format = self._find_object_format(part, topic).rows_format
         try:
             object_copy, size = rows_format.take(value)
             return object_copy, FRAME_BYTES + size
@@ -176,7 +176,7 @@ class AvroSerializers:
             values = pa.array([encoded_by_row.get(row, value) for row, value in enumerate(values.to_pylist())], values.type)
         return values, errors
 
-    def _object_format(self, part: str, topic: str) -> _ObjectFormat:
+    def _find_object_format(self, part: str, topic: str) -> _ObjectFormat:
         key = (part, topic)
         return self._object_formats.get(key) or self._ask_registry(
             key, self._object_formats, partial(self._call_with_registry, self._plan_objects, *key)

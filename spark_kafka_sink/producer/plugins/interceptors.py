@@ -237,7 +237,7 @@ class Interceptors:
                 except Exception:
                     logger.warning("! %s.on_batch_acknowledgement failed", interceptor.plugin.name, exc_info=True)
             elif interceptor.on_acknowledgement is not None:
-                failures = Failures(interceptor.plugin.name, "on_acknowledgement")
+                failures = FailureSummary(interceptor.plugin.name, "on_acknowledgement")
                 for metadata, record_error in zip(records, record_errors, strict=True):
                     try:
                         interceptor.on_acknowledgement(metadata, record_error)
@@ -291,7 +291,7 @@ class InterceptorCallback:
         self.callback.fail_unbatched(positions, error)
 
 
-class Failures:
+class FailureSummary:
     """Collects the failures of one method for several records, and logs them in one line."""
 
     def __init__(self, plugin: str, method: str) -> None:
@@ -323,7 +323,7 @@ def _intercept_one_by_one(interceptor: _Interceptor, on_send: Method, columns: P
     if not columns.rows:
         return columns
     records = records_of(columns, columns.rows)
-    failures = Failures(interceptor.plugin.name, "on_send")
+    failures = FailureSummary(interceptor.plugin.name, "on_send")
     for row, record in enumerate(records):
         try:
             records[row] = as_row(on_send(copy_of(record)))

@@ -61,7 +61,7 @@ class Closable(Protocol):
 
 
 def close_all(plugins: Iterable[Closable]) -> None:
-    """Close each in this order, whatever the others raise. In the end it raises what a `close` has raised, like SystemExit."""
+    """Close all in this order, even if one raises. Plugin.close logs an Exception; SystemExit and the like are raised last."""
     with ExitStack() as stack:
         for plugin in reversed(tuple(plugins)):
             stack.callback(plugin.close)

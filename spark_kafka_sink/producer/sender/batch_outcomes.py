@@ -125,7 +125,7 @@ class BatchOutcomes:
             if batch.is_done:
                 self._settle_late_answer(batch, step)
             else:
-                self._apply(batch, step, error, answer, now_ms)
+                self._take_step(batch, step, error, answer, now_ms)
         except Exception as exception:
             if batch.is_done:
                 self._accumulator.deallocate(batch)  # does nothing if that was done before
@@ -147,10 +147,10 @@ class BatchOutcomes:
     def _settle_late_answer(self, batch: ProducerBatch, step: NextStep) -> None:
         """Handle the answer for a batch that failed in flight: only its sequences and its memory are left to settle."""
         if step is NextStep.COMPLETE:
-            self._sequencer.batch_completed(batch)
+            self._sequencer.handle_completed_batch(batch)
         self._accumulator.deallocate(batch)
 
-    def _apply(
+    def _take_step(
         self, batch: ProducerBatch, step: NextStep, error: ErrorCode, answer: PartitionProduceResponse, now_ms: int
     ) -> None:
         if step is NextStep.COMPLETE:
@@ -183,14 +183,14 @@ class BatchOutcomes:
                 self._accumulator.queues.put_back(smaller_batch)
         except Exception as exception:
             error = _internal_error(batch, "split the batch", exception)
-            self._sequencer.batch_failed(batch, error)
+            self._sequencer.handle_failed_batch(batch, error)
             for smaller_batch in smaller_batches:
                 if not self._accumulator.is_queued(smaller_batch):
                     self.abort(smaller_batch, error)
             raise
 
     def _succeed(self, batch: ProducerBatch, answer: PartitionProduceResponse) -> None:
-        self._sequencer.batch_completed(batch)
+        self._sequencer.handle_completed_batch(batch)
         # The offset is unknown for a duplicate that the broker no longer remembers, and if the answer's offset cannot be right.
         is_known = not answer.error_code and 0 <= answer.base_offset <= LONG_MAX - batch.record_count
         base_offset = answer.base_offset if is_known else UNKNOWN_OFFSET
@@ -230,7 +230,7 @@ class BatchOutcomes:
         try:
             batch.fail(error, record_errors, final_state)
         finally:
-            self._sequencer.batch_failed(batch, error)
+            self._sequencer.handle_failed_batch(batch, error)
             if batch.is_in_flight or batch.reservation_count:
                 # Its memory is still in use, but flush() need not wait for it: its rows have failed.
                 self._accumulator.incomplete.remove(batch)
@@ -260,7 +260,7 @@ _RECORD_REJECTIONS = (Errors.MESSAGE_TOO_LARGE, Errors.RECORD_LIST_TOO_LARGE, Er
 def _record_errors(
     failure: KafkaError, error: ErrorCode, answer: PartitionProduceResponse, record_count: int
 ) -> dict[int, KafkaError]:
-    """Errors of the rows that the broker names, by offset delta (KIP-467). A single such row gets the batch's condition."""
+    """Errors of the rows that the broker names, by offset delta (KIP-467). A row named alone has the batch's condition."""
     if record_count == 1 and error in _RECORD_REJECTIONS and not answer.record_errors:
         return {0: failure}
     condition = failure.condition if len(answer.record_errors) == 1 else "KAFKA_INVALID_RECORD"

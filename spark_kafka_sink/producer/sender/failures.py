@@ -74,7 +74,7 @@ class SenderFailures:
 
 
 class _StepGuard(AbstractContextManager[None]):
-    """What `guard_step` returns. A class, because a generator takes several times as long, and each batch is such a step."""
+    """What `guard_step` returns. A class, because a generator takes several times as long, and each batch is a step."""
 
     __slots__ = ("_failures", "_step")
 

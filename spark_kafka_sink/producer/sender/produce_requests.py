@@ -28,7 +28,7 @@ from spark_kafka_sink.protocol.topic_partition import TopicPartition
 
 logger = logging.getLogger(__name__)
 
-MAX_VERSION_BY_NAME = 12  # from version 13 on, a request names topics by id; a topic whose id is unknown needs an older version
+MAX_VERSION_BY_NAME = 12  # version 13 and later name topics by id; a topic whose id is unknown needs an older version
 _NOT_LEADER_CODES = (Errors.NOT_LEADER_OR_FOLLOWER.number, Errors.FENCED_LEADER_EPOCH.number)
 
 
@@ -54,7 +54,7 @@ class ProduceRequests:
         try:
             self._outcomes.note_drained(batches)
             self._metrics.request_sent(batches)
-            request = self._request(node, batches, cluster, now_ms)
+            request = self._make_request(node, batches, cluster, now_ms)
             if logger.isEnabledFor(logging.DEBUG):
                 for batch in batches:
                     logger.debug("> node %d: %r", node, batch)
@@ -64,7 +64,7 @@ class ProduceRequests:
                 self._outcomes.take_back(batches, now_ms)
             raise
 
-    def _request(self, node: int, batches: list[ProducerBatch], cluster: Cluster, now_ms: int) -> ClientRequest:
+    def _make_request(self, node: int, batches: list[ProducerBatch], cluster: Cluster, now_ms: int) -> ClientRequest:
         by_topic: dict[str, list[PartitionProduceData]] = {}
         for batch in batches:
             data = PartitionProduceData(index=batch.topic_partition.partition, records=batch.wire_buffers())
@@ -76,14 +76,14 @@ class ProduceRequests:
         message = ProduceRequest(
             transactional_id=self._sequencer.transactional_id, acks=self._acks, timeout_ms=self._timeout_ms, topic_data=topics
         )
-        names = {topic.topic_id: topic.name for topic in topics}
+        topic_names = {topic.topic_id: topic.name for topic in topics}
         return ClientRequest(
             node_id=node,
             message=message,
             created_ms=now_ms,
             expect_response=self._acks != 0,
             request_timeout_ms=self._timeout_ms,
-            callback=partial(self._handle_response, batches, names),
+            callback=partial(self._handle_response, batches, topic_names),
             max_version=self._max_version(topics),
         )
 
@@ -95,7 +95,7 @@ class ProduceRequests:
 
     # ANSWERS
 
-    def _handle_response(self, batches: list[ProducerBatch], names: dict[UUID, str], response: ClientResponse) -> None:
+    def _handle_response(self, batches: list[ProducerBatch], topic_names: dict[UUID, str], response: ClientResponse) -> None:
         """Never raises: the client has other answers of the same poll to deliver."""
         now_ms = self._clock.now_ms()
         node = response.request.node_id
@@ -103,24 +103,24 @@ class ProduceRequests:
             self._outcomes.in_flight.remove(batch)
         answers: dict[TopicPartition, PartitionProduceResponse] = {}
         with self._failures.guard_step(f"the answer of node {node}"):
-            answers = self._answers(response, batches, names)
+            answers = self._answers_by_partition(response, batches, topic_names)
         for batch in batches:
-            answer = answers.get(batch.topic_partition) or _answer(
+            answer = answers.get(batch.topic_partition) or _make_answer(
                 batch, Errors.UNKNOWN_SERVER_ERROR, "the response does not mention this partition"
             )
             with self._failures.guard_step(batch):
                 self._outcomes.handle_answer(batch, answer, (node, response.correlation_id), now_ms)
 
-    def _answers(
-        self, response: ClientResponse, batches: list[ProducerBatch], names: dict[UUID, str]
+    def _answers_by_partition(
+        self, response: ClientResponse, batches: list[ProducerBatch], topic_names: dict[UUID, str]
     ) -> dict[TopicPartition, PartitionProduceResponse]:
         message: ProduceResponse | None = response.message
         if message is None:
             error, text = _error_without_message(response)
-            return {batch.topic_partition: _answer(batch, error, text) for batch in batches}
+            return {batch.topic_partition: _make_answer(batch, error, text) for batch in batches}
         self._metrics.request_answered(response.request.node_id, response.received_ms - response.request.created_ms)
         answers = {
-            TopicPartition(topic.name or names.get(topic.topic_id, ""), answer.index): answer
+            TopicPartition(topic.name or topic_names.get(topic.topic_id, ""), answer.index): answer
             for topic in message.responses
             for answer in topic.partition_responses
         }
@@ -140,7 +140,7 @@ class ProduceRequests:
             self._metadata.update_partition_leadership(new_leaders, nodes)
 
 
-def _answer(batch: ProducerBatch, error: ErrorCode, text: str | None) -> PartitionProduceResponse:
+def _make_answer(batch: ProducerBatch, error: ErrorCode, text: str | None) -> PartitionProduceResponse:
     """The answer to apply to a batch if the broker sent none."""
     return PartitionProduceResponse(index=batch.topic_partition.partition, error_code=error.number, error_message=text)
 

@@ -48,9 +48,9 @@ class Sender:
         self._gatherer = gatherer
         self._outcomes = BatchOutcomes(parts)
         self._expiry = Expiry(parts, self._outcomes)
-        self._produce = ProduceRequests(parts, self._outcomes)
+        self._produce_requests = ProduceRequests(parts, self._outcomes)
         self._is_running = True  # written by initiate_close, read by run
-        self._must_end = Signal()  # by force_close
+        self._forced_end_signal = Signal()  # by force_close
         self.end_signal = Signal()  # by KafkaProducer, when `run` has returned and plugins are closed
 
     # THE THREAD
@@ -78,7 +78,7 @@ class Sender:
 
     def _can_continue(self) -> bool:
         """After close(): whether there is time left, and the thread works."""
-        return not self._must_end.is_signaled and self.failures.fatal is None
+        return not self._forced_end_signal.is_signaled and self.failures.fatal is None
 
     def _settle_rows(self) -> None:
         """Run rounds until every row is settled. Does not wait for other requests: if they got no answer, close() would hang."""
@@ -106,7 +106,7 @@ class Sender:
             return
         with self.failures.guard_step("expiring batches after a failed round"):
             self._expiry.expire(now_ms)
-        self._must_end.wait(self._clock, backoff_ms)
+        self._forced_end_signal.wait(self._clock, backoff_ms)
 
     def _end(self) -> None:
         self._accumulator.close(self.failures.error())
@@ -140,7 +140,7 @@ class Sender:
 
     def force_close(self) -> None:
         """Make the Sender end at once. Rows that are not acknowledged fail. Does not wait for that."""
-        self._must_end.signal()
+        self._forced_end_signal.signal()
         self.initiate_close()
 
     # ONE ROUND: Sender thread
@@ -276,4 +276,4 @@ class Sender:
         for node, batches in batches_by_node.items():
             if batches:
                 with self.failures.guard_step(f"sending to node {node}"):
-                    self._produce.send(node, batches, cluster, now_ms)
+                    self._produce_requests.send(node, batches, cluster, now_ms)

@@ -176,8 +176,7 @@ class RecordGatherer:
             self._refuse_records(topic)
 
     def encode_all(self, deadline_ms: int) -> bool:
-        """Encode all bundles, for flush, close, and the begin and end of a transaction. False if another thread still encodes at
-        `deadline_ms` (Clock.now_ms)."""
+        """Encode all bundles, for flush, close and transactions. False if another thread still encodes at `deadline_ms`."""
         are_all_encoded = True
         for topic in list(self._encodings):
             are_all_encoded &= self._encode_within(topic, max(0, deadline_ms - self.clock.now_ms()))

@@ -81,17 +81,17 @@ class CallerSide:
                     raise IllegalStateError("begin_transaction() is not possible now: another thread waits in it")
                 self._begin_calls.add(liveness_lock)
             # Records that threads gathered while the last transaction was aborted fail here, so the new one does not get them.
-            self._hand_over(CalledMethod.BEGIN, deadline_ms)
+            self._queue_all_rows(CalledMethod.BEGIN, deadline_ms)
             call = self._post_and_wait(TransactionalCall(CalledMethod.BEGIN, self.clock), deadline_ms)
             self._is_open = True
         call.is_reported = True  # until now no other call was possible
 
     def send_offsets(self, offsets: object, group: object, *, wait: bool) -> None:
         member = checked_group(group)
-        positions = checked_offsets(offsets)
-        if not positions:
+        offsets_by_partition = checked_offsets(offsets)
+        if not offsets_by_partition:
             return
-        call = TransactionalCall(CalledMethod.SEND_OFFSETS, self.clock, positions, member, must_follow_rows=not wait)
+        call = TransactionalCall(CalledMethod.SEND_OFFSETS, self.clock, offsets_by_partition, member, must_follow_rows=not wait)
         if wait:
             self._post_and_wait(call, self._deadline_ms())
         else:
@@ -123,7 +123,7 @@ class CallerSide:
         """Queue all rows that were handed over so far, then end the transaction."""
         deadline_ms = self._deadline_ms()
         if self._refuse_rows(method):
-            self._hand_over(method, deadline_ms)
+            self._queue_all_rows(method, deadline_ms)
         return self._post_and_wait(TransactionalCall(method, self.clock), deadline_ms)
 
     def _refuse_rows(self, method: CalledMethod) -> bool:
@@ -134,7 +134,7 @@ class CallerSide:
                 self._is_open = False
             return is_new
 
-    def _hand_over(self, method: CalledMethod, deadline_ms: int) -> None:
+    def _queue_all_rows(self, method: CalledMethod, deadline_ms: int) -> None:
         """Wait until every thread in `write` has queued its rows, then queue the gathered records."""
         if not self._waiters.wait_until(lambda: not self._writers, self.clock, deadline_ms):
             raise self._timeout_error(method, "another thread is still handing rows over")

@@ -140,7 +140,7 @@ class Sequencer(DrainSequencer):
         error = self.fatal_error
         return None if error is None else fresh_copy(error)
 
-    def row_failed(self, error: KafkaError) -> None:
+    def handle_failed_row(self, error: KafkaError) -> None:
         """Note that a row failed before it got into a batch."""
 
     @property
@@ -199,10 +199,10 @@ class Sequencer(DrainSequencer):
         """The newest version of Produce requests to use; None: the newest that the node knows."""
         return None
 
-    def batch_completed(self, batch: ProducerBatch) -> None:
+    def handle_completed_batch(self, batch: ProducerBatch) -> None:
         """Note that a batch is in the log."""
 
-    def batch_failed(self, batch: ProducerBatch, error: KafkaError) -> None:
+    def handle_failed_batch(self, batch: ProducerBatch, error: KafkaError) -> None:
         """Stop tracking a batch that will not be sent again. If it was not written, its sequences are a gap."""
 
     def become_fatal(self, error: KafkaError) -> None:
@@ -273,10 +273,10 @@ class IdempotentSequencer(Sequencer):
     def send_due_requests(self, now_ms: int, is_all_settled: bool, is_all_sent: Callable[[], bool]) -> int:
         if self.state is SequencerState.UNINITIALIZED and not (self._was_denied and is_all_settled):
             self.transition_to(SequencerState.INITIALIZING)
-            self.requests.enqueue(InitProducerIdHandler(on_received=self.identity_received))
+            self.requests.enqueue(InitProducerIdHandler(on_received=self.handle_identity))
         return self.requests.send_due_requests(now_ms, is_all_settled, is_all_sent)
 
-    def identity_received(self, identity: ProducerIdentity) -> None:
+    def handle_identity(self, identity: ProducerIdentity) -> None:
         self._was_denied = False
         self.transition_to(SequencerState.READY)
         self.identity = identity
@@ -376,13 +376,13 @@ class IdempotentSequencer(Sequencer):
 
     # OUTCOMES
 
-    def batch_completed(self, batch: ProducerBatch) -> None:
+    def handle_completed_batch(self, batch: ProducerBatch) -> None:
         entry = self.sequences[batch.topic_partition]
         if entry.identity == batch.identity:  # else it is a late answer from an earlier epoch
             entry.acknowledge(batch.last_sequence)
         entry.remove_in_flight(batch)
 
-    def batch_failed(self, batch: ProducerBatch, error: KafkaError) -> None:  # noqa: ARG002
+    def handle_failed_batch(self, batch: ProducerBatch, error: KafkaError) -> None:  # noqa: ARG002
         if not batch.has_sequence:
             return
         self.sequences[batch.topic_partition].remove_in_flight(batch)

@@ -180,9 +180,9 @@ class TransactionManager(IdempotentSequencer):
 
     # CALLERS: any thread
 
-    def row_failed(self, error: KafkaError) -> None:
+    def handle_failed_row(self, error: KafkaError) -> None:
         """The error is posted like a call, so that the Sender takes it before the commit of the same caller."""
-        self.calls.row_failed(error)
+        self.calls.handle_failed_row(error)
 
     def current_error(self) -> KafkaError | None:
         error, last_error = super().current_error(), self.last_error
@@ -240,10 +240,10 @@ class TransactionManager(IdempotentSequencer):
                 self._call_handlers[entry.method](entry)
 
     def _use_id(self, call: TransactionalCall) -> None:
-        self._take_id(call.transactional_id)
+        self._switch_to_id(call.transactional_id)
         call.settle()
 
-    def _take_id(self, transactional_id: str) -> None:
+    def _switch_to_id(self, transactional_id: str) -> None:
         """Go on under another id. Nothing is under way: another process ends what was prepared under the old id."""
         if self.state is not SequencerState.UNINITIALIZED:
             self.transition_to(SequencerState.UNINITIALIZED)
@@ -253,14 +253,14 @@ class TransactionManager(IdempotentSequencer):
 
     def _initialize(self, call: TransactionalCall) -> None:
         if call.transactional_id:
-            self._take_id(call.transactional_id)
+            self._switch_to_id(call.transactional_id)
         self._begin_error = None
         self.transition_to(SequencerState.INITIALIZING)
         self._ask_for_identity(call, NO_PRODUCER, RequestPriority.INIT_PRODUCER_ID)
 
     def _ask_for_identity(self, call: TransactionalCall | None, identity: ProducerIdentity, priority: RequestPriority) -> None:
         request = InitProducerIdHandler(
-            self.transactional_id, self._timeout_ms, identity, on_received=self.identity_received, call=call, priority=priority
+            self.transactional_id, self._timeout_ms, identity, on_received=self.handle_identity, call=call, priority=priority
         )
         self.requests.enqueue(request)
 
@@ -283,11 +283,11 @@ class TransactionManager(IdempotentSequencer):
                 call=call,
                 begins_transaction=begins_transaction,
                 must_follow_rows=call.must_follow_rows,
-                on_added=self._offsets_added,
+                on_added=self._handle_added_offsets,
             )
         self.requests.enqueue(request)
 
-    def _offsets_added(self, call: TransactionalCall) -> None:
+    def _handle_added_offsets(self, call: TransactionalCall) -> None:
         """Queue TxnOffsetCommit, before an EndTxn that is queued. AddOffsetsToTxn has waited for rows if that was necessary."""
         priority, max_version = RequestPriority.ADD_PARTITIONS_OR_OFFSETS, LAST_TXN_OFFSET_COMMIT_VERSION_BEFORE_TV2
         request = TxnOffsetCommitHandler(transaction=self._txn, call=call, priority=priority, max_version=max_version)
@@ -307,7 +307,7 @@ class TransactionManager(IdempotentSequencer):
 
     def _end(self, call: TransactionalCall | None, *, is_commit: bool) -> None:
         max_version = None if self._version.is_v2 else LAST_END_TXN_VERSION_BEFORE_TV2
-        on_ended = self.transaction_ended
+        on_ended = self.handle_transaction_end
         request = EndTxnHandler(transaction=self._txn, call=call, is_commit=is_commit, on_ended=on_ended, max_version=max_version)
         self.requests.enqueue(request)
 
@@ -352,7 +352,7 @@ class TransactionManager(IdempotentSequencer):
             return TransactionAbortedError(f"The transaction was aborted before offsets of group {request.group!r} were sent")
         return None
 
-    def identity_received(self, identity: ProducerIdentity) -> None:
+    def handle_identity(self, identity: ProducerIdentity) -> None:
         self._adopt(identity)
         self._version.refresh()
         self.last_error = None
@@ -368,7 +368,7 @@ class TransactionManager(IdempotentSequencer):
         self.unresolved_partitions.clear()
         self._must_bump_epoch = identity.producer_epoch >= MAX_EPOCH  # no transaction can end after that one
 
-    def transaction_ended(self, identity: ProducerIdentity | None = None) -> None:
+    def handle_transaction_end(self, identity: ProducerIdentity | None = None) -> None:
         """Get ready for the next transaction. `identity`: the one to go on with, if the broker raised the epoch (version 2)."""
         if identity is not None:
             self._adopt(identity)
@@ -427,7 +427,7 @@ class TransactionManager(IdempotentSequencer):
     def _end_unbegun_transaction(self, request: EndTxnHandler) -> None:
         """End a transaction that had not begun. In version 1 the next epoch makes brokers reject a late request of this one."""
         self._must_bump_epoch |= not self._version.is_v2 and self._can_bump_epoch()
-        self.transaction_ended()
+        self.handle_transaction_end()
         request.settle()
 
     def _may_have_met_control_records(self, request: TxnRequestHandler, problem: AnswerProblem) -> bool:
@@ -541,8 +541,8 @@ class TransactionManager(IdempotentSequencer):
         """
         return topic_partition in self._acknowledged_partitions
 
-    def batch_completed(self, batch: ProducerBatch) -> None:
-        super().batch_completed(batch)
+    def handle_completed_batch(self, batch: ProducerBatch) -> None:
+        super().handle_completed_batch(batch)
         self._txn.has_acknowledged_batch = True
         self._acknowledged_partitions.add(batch.topic_partition)
 
@@ -559,8 +559,8 @@ class TransactionManager(IdempotentSequencer):
         self._txn.has_begun |= self._version.is_v2
         super().assign_sequence(batch)
 
-    def batch_failed(self, batch: ProducerBatch, error: KafkaError) -> None:
-        super().batch_failed(batch, error)
+    def handle_failed_batch(self, batch: ProducerBatch, error: KafkaError) -> None:
+        super().handle_failed_batch(batch, error)
         if batch.has_sequence:
             self._become_abortable_by_bump(error)
         else:

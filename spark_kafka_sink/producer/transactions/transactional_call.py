@@ -68,7 +68,7 @@ class TransactionalCall:
         """Turn a success into an error. Returns false if a caller has received the success or still waits: it stays a success.
 
         This thread sets `error`, then reads `is_reported`. A caller sets `is_reported`, then reads `error`, or `outcome` if it is
-        set. So at least one of the two sees what the other has set.
+        set. So the thread that reads last sees what the other has set.
         """
         if self.is_reported or self.callers:
             return False
@@ -106,7 +106,7 @@ class PostedCalls:
         if self._ended_by is not None:  # read after the call was posted: if `fail_all` has not seen the call, it is settled here
             call.settle(self._ended_by)
 
-    def row_failed(self, error: KafkaError) -> None:
+    def handle_failed_row(self, error: KafkaError) -> None:
         self._queue.append(copy_to_keep(error))
 
     # SENDER
@@ -117,9 +117,9 @@ class PostedCalls:
     def take_first(self) -> None:
         self._queue.popleft()
 
-    def settle_begins(self) -> None:
+    def settle_begins(self, error: KafkaError | None = None) -> None:
         while self.pending_begins:
-            self.pending_begins.pop().settle()
+            self.pending_begins.pop().settle(error)
 
     def fail_prepare(self, error: KafkaError) -> None:
         """Fail the prepare_transaction() that waits, if there is one."""
@@ -131,8 +131,7 @@ class PostedCalls:
         """Fail all calls, because the Sender has ended or can send nothing more. Later calls fail at once."""
         self._ended_by = error
         self.fail_prepare(error)
-        while self.pending_begins:
-            self.pending_begins.pop().settle(error)
+        self.settle_begins(error)
         while self._queue:
             entry = self._queue.popleft()
             if isinstance(entry, TransactionalCall):

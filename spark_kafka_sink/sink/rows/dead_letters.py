@@ -125,10 +125,10 @@ def make_larger_producer(options: Mapping[str, object]) -> KafkaProducer:
 
 def options_for_large_rows(options: Mapping[str, object]) -> dict[str, object]:
     """The options of a producer with `largest_record=MAX_ROW_BYTES`: its pool has memory for such a row, in whole blocks."""
-    from spark_kafka_sink.producer.accumulator.buffer_pool import MAX_BLOCK_BYTES
+    from spark_kafka_sink.producer.accumulator.buffer_pool import MAX_POOL_BLOCK_BYTES
 
     config = ProducerConfig.from_mapping(options)
-    return {**options, "buffer.memory": max(config.buffer_memory, MAX_ROW_BYTES + MAX_BLOCK_BYTES)}
+    return {**options, "buffer.memory": max(config.buffer_memory, MAX_ROW_BYTES + MAX_POOL_BLOCK_BYTES)}
 
 
 def dead_letter_columns(

@@ -13,7 +13,7 @@ import pytest
 from spark_kafka_sink.clock import Clock, Waitable
 from spark_kafka_sink.errors import KafkaError, KafkaTimeoutError, ProducerClosedError, RecordTooLargeError
 from spark_kafka_sink.producer.accumulator import buffer_pool
-from spark_kafka_sink.producer.accumulator.buffer_pool import MAX_BLOCK_BYTES, MIN_BLOCK_BYTES, BufferPool, PoolMemory
+from spark_kafka_sink.producer.accumulator.buffer_pool import MAX_POOL_BLOCK_BYTES, MIN_POOL_BLOCK_BYTES, BufferPool, PoolMemory
 from tests.fakes.clock import ManualClock
 from tests.producer.interrupting import Interrupted
 
@@ -215,11 +215,11 @@ def test_a_request_for_no_memory_succeeds_when_the_pool_is_empty() -> None:
 @pytest.mark.parametrize(
     ("total", "batch_size", "block_size"),
     [
-        (32 * 1024 * 1024, 16_384, MAX_BLOCK_BYTES),
-        (32 * 1024 * 1024, 1_000_000, MAX_BLOCK_BYTES),
+        (32 * 1024 * 1024, 16_384, MAX_POOL_BLOCK_BYTES),
+        (32 * 1024 * 1024, 1_000_000, MAX_POOL_BLOCK_BYTES),
         (32 * 1024 * 1024, 4_000, 4_000),
-        (32 * 1024 * 1024, 1, MIN_BLOCK_BYTES),
-        (MAX_BLOCK_BYTES, 16_384, MAX_BLOCK_BYTES),
+        (32 * 1024 * 1024, 1, MIN_POOL_BLOCK_BYTES),
+        (MAX_POOL_BLOCK_BYTES, 16_384, MAX_POOL_BLOCK_BYTES),
         (500, 16_384, 500),
         (0, 16_384, 1),
     ],
@@ -239,7 +239,7 @@ def test_a_pool_of_more_than_two_gibibytes_counts_right_and_reserves_nothing() -
     gib = 1024**3
     pool = BufferPool(20 * gib, 16_384, ManualClock())
     blocks = pool.allocate(3, 0)
-    assert pool.available_memory == 20 * gib - 3 * MAX_BLOCK_BYTES
+    assert pool.available_memory == 20 * gib - 3 * MAX_POOL_BLOCK_BYTES
     pool.deallocate(blocks)
     assert pool.available_memory == 20 * gib
 

@@ -264,7 +264,7 @@ def test_the_delay_of_a_batch_that_lingers_shrinks_with_the_time() -> None:
 
 def retry(stage: Accumulation) -> None:
     (batch,) = stage.accumulator.take_incomplete(KafkaError("taken out to be put back"))
-    stage.accumulator.reenqueue(batch, stage.now_ms, at_most_ms=0)
+    stage.accumulator.reenqueue(batch, stage.now_ms, max_backoff_ms=0)
 
 
 ENDS_OF_LINGER: dict[str, Callable[[Accumulation], object]] = {

@@ -13,7 +13,7 @@ import pytest
 from spark_kafka_sink.clock import NEVER_MS, Clock, Waitable
 from spark_kafka_sink.errors import KafkaError, KafkaTimeoutError, ProducerClosedError
 from spark_kafka_sink.producer.accumulator import batch_records, sorted_slice
-from spark_kafka_sink.producer.accumulator.buffer_pool import MAX_BLOCK_BYTES, PoolMemory
+from spark_kafka_sink.producer.accumulator.buffer_pool import MAX_POOL_BLOCK_BYTES, PoolMemory
 from spark_kafka_sink.producer.accumulator.delivery import Delivery
 from spark_kafka_sink.producer.accumulator.producer_batch import FinalState, ProducerBatch
 from spark_kafka_sink.producer.accumulator.slice_layout import SliceLayout
@@ -224,7 +224,7 @@ def test_memory_comes_back_when_batches_are_done() -> None:
 
 
 def test_small_batches_in_many_partitions_take_a_block_each() -> None:
-    stage = Accumulation(batch_size=1024 * 1024, buffer_memory=300 * MAX_BLOCK_BYTES)
+    stage = Accumulation(batch_size=1024 * 1024, buffer_memory=300 * MAX_POOL_BLOCK_BYTES)
     stage.append(*[VALUE] * 300, partition=list(range(300)))
     assert stage.pool.available_memory == 0
     assert len(stage.accumulator.incomplete) == 300

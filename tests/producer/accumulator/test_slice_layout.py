@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from spark_kafka_sink.errors import ProducerClosedError, RecordTooLargeError
-from spark_kafka_sink.producer.accumulator.buffer_pool import MAX_BLOCK_BYTES, PoolMemory
+from spark_kafka_sink.producer.accumulator.buffer_pool import MAX_POOL_BLOCK_BYTES, PoolMemory
 from spark_kafka_sink.producer.accumulator.delivery import Delivery
 from spark_kafka_sink.producer.accumulator.slice_layout import Reservation, SliceLayout
 from spark_kafka_sink.producer.accumulator.sorted_slice import SortedSlice
@@ -112,9 +112,9 @@ def test_batch_rows_keep_what_they_know_of_its_own_rows_only() -> None:
 
 
 def test_memory_is_taken_for_what_is_filled_not_for_what_could_be() -> None:
-    stage = Accumulation(batch_size=1024 * 1024, buffer_memory=100 * MAX_BLOCK_BYTES)
+    stage = Accumulation(batch_size=1024 * 1024, buffer_memory=100 * MAX_POOL_BLOCK_BYTES)
     lay_out(stage, [ROW] * 50, list(range(50)))
-    assert memory_in_use(stage) == 50 * MAX_BLOCK_BYTES
+    assert memory_in_use(stage) == 50 * MAX_POOL_BLOCK_BYTES
 
 
 def test_many_bytes_for_one_batch_keep_their_memory_and_are_charged_for() -> None:
@@ -129,16 +129,16 @@ def test_many_bytes_for_one_batch_keep_their_memory_and_are_charged_for() -> Non
 
 
 def test_a_segment_waits_for_a_charge_and_what_is_left_of_it_is_given_back() -> None:
-    stage = Accumulation(batch_size=1024 * 1024, buffer_memory=6 * MAX_BLOCK_BYTES)
+    stage = Accumulation(batch_size=1024 * 1024, buffer_memory=6 * MAX_POOL_BLOCK_BYTES)
     held = stage.pool.allocate(2, 0)
     layout = layout_of(stage, slice_of([bytes(1000)] * 40, [0] * 40))  # 40,360 bytes
     assert reserve(layout) == []
     stage.pool.deallocate(held)
     wait_for_memory(stage, layout)
-    assert memory_in_use(stage) == 5 * MAX_BLOCK_BYTES
+    assert memory_in_use(stage) == 5 * MAX_POOL_BLOCK_BYTES
     (reservation,) = reserve(layout)
     assert reservation.batch.memory == PoolMemory([], 5)
-    assert memory_in_use(stage) == 5 * MAX_BLOCK_BYTES
+    assert memory_in_use(stage) == 5 * MAX_POOL_BLOCK_BYTES
 
 
 def prepaid_layout(

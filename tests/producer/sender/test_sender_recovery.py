@@ -467,7 +467,7 @@ def run_to_the_end(stage: Stage) -> None:
         ("metadata", "cluster"),
         ("metrics", "request_sent"),
         ("idempotent_sequencer", "prepare_drain"),
-        ("sender._produce", "_request"),
+        ("sender._produce_requests", "_make_request"),
     ],
 )
 def test_a_round_that_fails_is_followed_by_one_that_works(
@@ -627,13 +627,13 @@ def test_a_request_for_the_producer_id_that_fails_is_made_again() -> None:
 def test_a_producer_id_that_has_come_is_not_asked_for_again_after_a_fault(monkeypatch: pytest.MonkeyPatch) -> None:
     """The producer id was asked for without end, and each answer changed the id of batches that were in flight."""
     stage = Stage(enable_idempotence=True, has_producer_id=False)
-    received = stage.idempotent_sequencer.identity_received
+    received = stage.idempotent_sequencer.handle_identity
 
     def fails_behind(identity: ProducerIdentity) -> None:
         received(identity)
         raise MemoryError
 
-    monkeypatch.setattr(stage.idempotent_sequencer, "identity_received", fails_behind)
+    monkeypatch.setattr(stage.idempotent_sequencer, "handle_identity", fails_behind)
     delivery = stage.send(b"a")
     stage.client.respond(InitProducerIdResponse(producer_id=5, producer_epoch=0))
     for _ in range(3):
@@ -647,10 +647,10 @@ def test_a_producer_id_that_has_come_is_not_asked_for_again_after_a_fault(monkey
 @pytest.mark.parametrize(
     ("part", "method"),
     [
-        ("sender._produce", "_learn_leaders"),
-        ("sender._outcomes", "_apply"),
+        ("sender._produce_requests", "_learn_leaders"),
+        ("sender._outcomes", "_take_step"),
         ("sender._outcomes", "_succeed"),
-        ("idempotent_sequencer", "batch_completed"),
+        ("idempotent_sequencer", "handle_completed_batch"),
         ("metrics", "request_answered"),
     ],
 )

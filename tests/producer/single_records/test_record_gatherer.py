@@ -9,7 +9,7 @@ import pytest
 
 from spark_kafka_sink.clock import NEVER_MS, Clock, Waitable
 from spark_kafka_sink.errors import KafkaTimeoutError, ProducerClosedError
-from spark_kafka_sink.producer.accumulator.buffer_pool import MAX_BLOCK_BYTES
+from spark_kafka_sink.producer.accumulator.buffer_pool import MAX_POOL_BLOCK_BYTES
 from spark_kafka_sink.producer.hand_overs import HandOver
 from spark_kafka_sink.producer.single_records.record_bundle import RecordBundle
 from spark_kafka_sink.producer.single_records.record_gatherer import MIN_BUNDLE_BYTES
@@ -249,7 +249,7 @@ def test_a_caller_waits_for_memory_before_its_record_is_gathered() -> None:
 
 
 def test_while_a_caller_waits_for_memory_nothing_lingers() -> None:
-    gathering = Gathering(linger_ms=60_000, buffer_memory=MAX_BLOCK_BYTES)
+    gathering = Gathering(linger_ms=60_000, buffer_memory=MAX_POOL_BLOCK_BYTES)
     gathering.gatherer.bundle_bytes = 1_000_000
     gathering.add(b"1", topic="a", size=1000)
 
@@ -274,7 +274,7 @@ def test_many_topics_are_charged_no_more_than_a_block_each_until_they_need_it() 
 
 
 def test_a_callback_does_not_wait_for_memory_that_only_its_own_thread_gives_back() -> None:
-    gathering = Gathering(buffer_memory=MAX_BLOCK_BYTES)
+    gathering = Gathering(buffer_memory=MAX_POOL_BLOCK_BYTES)
     gathering.add(b"1", topic="a")
     gathering.may_wait = False
     before = gathering.clock.now_ms()
@@ -284,7 +284,7 @@ def test_a_callback_does_not_wait_for_memory_that_only_its_own_thread_gives_back
 
 
 def test_a_gatherer_that_is_closed_while_a_caller_waits_takes_nothing_from_it() -> None:
-    gathering = Gathering(buffer_memory=MAX_BLOCK_BYTES)
+    gathering = Gathering(buffer_memory=MAX_POOL_BLOCK_BYTES)
     gathering.add(b"1", topic="a")
 
     def close(waitable: Waitable, timeout_ms: int) -> bool:

@@ -31,7 +31,7 @@ def sequencer(epoch: int = 0) -> IdempotentSequencer:
     """One that has its id, 7."""
     found = without_id()
     found.transition_to(SequencerState.INITIALIZING)
-    found.identity_received(ProducerIdentity(7, epoch))
+    found.handle_identity(ProducerIdentity(7, epoch))
     return found
 
 
@@ -51,7 +51,7 @@ def drained(txn: IdempotentSequencer, where: TopicPartition | None = None, recor
 def settled(txn: IdempotentSequencer, where: TopicPartition | None = None, records: int = 1) -> ProducerBatch:
     """Drained and acknowledged: the brokers know this producer."""
     batch = drained(txn, where, records)
-    txn.batch_completed(batch)
+    txn.handle_completed_batch(batch)
     return batch
 
 
@@ -126,7 +126,7 @@ def test_the_sequencer_has_a_producer_id_when_one_was_received() -> None:
     txn = without_id()
     txn.transition_to(SequencerState.INITIALIZING)
     assert not txn.has_producer_id
-    txn.identity_received(ProducerIdentity(7, 2))
+    txn.handle_identity(ProducerIdentity(7, 2))
     assert txn.has_producer_id
     assert txn.identity == (7, 2)
 
@@ -134,7 +134,7 @@ def test_the_sequencer_has_a_producer_id_when_one_was_received() -> None:
 def test_producer_id_0_is_an_id() -> None:
     txn = without_id()
     txn.transition_to(SequencerState.INITIALIZING)
-    txn.identity_received(ProducerIdentity(0, 0))
+    txn.handle_identity(ProducerIdentity(0, 0))
     assert txn.has_producer_id
 
 
@@ -168,7 +168,7 @@ def test_a_retried_batch_waits_unless_it_is_the_lowest_in_flight() -> None:
     first, second = drained(txn), drained(txn)
     assert not txn.must_stop_draining(first)
     assert txn.must_stop_draining(second)
-    txn.batch_completed(first)
+    txn.handle_completed_batch(first)
     assert not txn.must_stop_draining(second)
 
 
@@ -187,7 +187,7 @@ def test_new_batches_wait_while_older_ones_are_in_flight_under_another_epoch() -
     txn.prepare_drain()
     assert txn.must_stop_draining(batch_of())
     assert not txn.must_stop_draining(old)  # it is retried under its own epoch
-    txn.batch_completed(old)
+    txn.handle_completed_batch(old)
     assert identity(drained(txn)) == (7, 1, 0)
     assert identity(other) == (7, 1, 0)
 
@@ -198,7 +198,7 @@ def test_new_batches_wait_while_older_ones_are_in_flight_under_another_epoch() -
 def test_acknowledgements_are_remembered() -> None:
     txn = sequencer()
     batch = drained(txn, records=5)
-    txn.batch_completed(batch)
+    txn.handle_completed_batch(batch)
     entry = txn.sequences[tp()]
     assert (entry.last_acked_sequence, entry.in_flight) == (4, [])
 
@@ -206,9 +206,9 @@ def test_acknowledgements_are_remembered() -> None:
 def test_an_acknowledgement_of_an_epoch_gone_by_says_nothing_of_this_one() -> None:
     txn = sequencer()
     batch = drained(txn)
-    txn.batch_failed(batch, LOST)
+    txn.handle_failed_batch(batch, LOST)
     next_round(txn)
-    txn.batch_completed(batch)
+    txn.handle_completed_batch(batch)
     assert txn.sequences[tp()].last_acked_sequence == -1
 
 
@@ -224,7 +224,7 @@ def test_a_batch_that_was_given_up_starts_an_epoch_for_those_not_in_the_log() ->
     txn = sequencer()
     settled(txn)
     failed, behind = drained(txn), drained(txn, records=2)
-    txn.batch_failed(failed, LOST)
+    txn.handle_failed_batch(failed, LOST)
     assert txn.identity.producer_epoch == 0  # at the Sender's next round, not in the middle of an answer
     next_round(txn)
     assert txn.identity == (7, 1)
@@ -239,7 +239,7 @@ def test_a_batch_that_may_have_been_written_keeps_its_number(fact: str) -> None:
     settled(txn)
     failed, behind, last = drained(txn), drained(txn), drained(txn)
     setattr(behind, fact, True)
-    txn.batch_failed(failed, LOST)
+    txn.handle_failed_batch(failed, LOST)
     next_round(txn)
     assert txn.identity == (7, 0)
     assert (behind.base_sequence, last.base_sequence) == (2, 3)
@@ -252,7 +252,7 @@ def test_a_batch_that_may_have_been_written_keeps_its_number(fact: str) -> None:
 
 def test_a_batch_that_never_had_a_number_changes_nothing() -> None:
     txn = sequencer()
-    txn.batch_failed(batch_of(), LOST)
+    txn.handle_failed_batch(batch_of(), LOST)
     next_round(txn)
     assert txn.identity == (7, 0)
 
@@ -261,7 +261,7 @@ def test_in_the_fatal_state_no_epoch_is_bumped() -> None:
     txn = sequencer()
     batch = drained(txn)
     txn.become_fatal(KafkaError("fatal"))
-    txn.batch_failed(batch, LOST)
+    txn.handle_failed_batch(batch, LOST)
     next_round(txn)
     assert txn.identity == (7, 0)
     assert txn.sequences[tp()].in_flight == []
@@ -270,7 +270,7 @@ def test_in_the_fatal_state_no_epoch_is_bumped() -> None:
 def test_several_failures_before_the_next_round_are_one_bump() -> None:
     txn = sequencer()
     for partition in (0, 1):
-        txn.batch_failed(drained(txn, tp(partition)), LOST)
+        txn.handle_failed_batch(drained(txn, tp(partition)), LOST)
     next_round(txn)
     next_round(txn)
     assert txn.identity == (7, 1)
@@ -328,7 +328,7 @@ def test_after_the_last_epoch_a_new_id_renumbers_what_asked_for_it() -> None:
     assert not txn.has_producer_id
     assert txn.must_stop_draining(batch)
     txn.transition_to(SequencerState.INITIALIZING)
-    txn.identity_received(ProducerIdentity(8, 0))
+    txn.handle_identity(ProducerIdentity(8, 0))
     assert identity(batch) == (8, 0, 0)
     assert not txn.must_stop_draining(batch)
 
@@ -340,7 +340,7 @@ def in_flight_behind_a_lost_batch(txn: IdempotentSequencer) -> ProducerBatch:
     """The second of two batches, a round after the first was given up."""
     first, second = drained(txn), drained(txn)
     second.is_in_flight = True
-    txn.batch_failed(first, LOST)
+    txn.handle_failed_batch(first, LOST)
     next_round(txn)
     return second
 
@@ -358,7 +358,7 @@ def test_the_first_batch_in_flight_is_known() -> None:
     settled(txn)
     first, second, third = drained(txn, records=3), drained(txn), drained(txn)
     assert txn.sequence_facts(first).is_first
-    txn.batch_failed(first, LOST)
+    txn.handle_failed_batch(first, LOST)
     assert not txn.sequence_facts(first).is_first
     assert txn.sequence_facts(second).is_first
     assert not txn.sequence_facts(third).is_first
@@ -369,7 +369,7 @@ def test_a_gap_is_resolved_when_a_later_batch_was_accepted() -> None:
     settled(txn)
     second = in_flight_behind_a_lost_batch(txn)
     assert tp() in txn.unresolved_partitions  # the second one is still out
-    txn.batch_completed(second)
+    txn.handle_completed_batch(second)
     next_round(txn)
     assert tp() not in txn.unresolved_partitions
     assert txn.identity == (7, 0)
@@ -379,7 +379,7 @@ def test_a_gap_is_resolved_when_a_later_batch_was_accepted() -> None:
 def test_a_gap_that_nothing_resolves_starts_a_new_epoch() -> None:
     txn = sequencer()
     settled(txn)
-    txn.batch_failed(drained(txn), LOST)
+    txn.handle_failed_batch(drained(txn), LOST)
     next_round(txn)
     assert tp() not in txn.unresolved_partitions
     assert identity(drained(txn)) == (7, 1, 0)
@@ -390,9 +390,9 @@ def test_when_the_last_batch_in_flight_fails_too_a_new_epoch_begins() -> None:
     settled(txn)
     first, second = drained(txn), drained(txn)
     second.is_in_doubt = True
-    txn.batch_failed(first, LOST)
+    txn.handle_failed_batch(first, LOST)
     next_round(txn)
-    txn.batch_failed(second, LOST)
+    txn.handle_failed_batch(second, LOST)
     next_round(txn)
     assert identity(drained(txn)) == (7, 1, 0)
 
@@ -401,7 +401,7 @@ def test_renumbering_a_partition_resolves_its_gap() -> None:
     txn = sequencer()
     settled(txn)
     first, second = drained(txn), drained(txn)
-    txn.batch_failed(first, LOST)
+    txn.handle_failed_batch(first, LOST)
     txn.request_epoch_bump(tp())
     txn.prepare_drain()
     assert tp() not in txn.unresolved_partitions
@@ -419,5 +419,5 @@ def test_a_healthy_partition_goes_on_while_another_waits_for_its_new_epoch() -> 
     assert identity(broken) == (7, 1, 0)
     assert identity(healthy) == (7, 0, 1)
     assert not txn.must_stop_draining(healthy)
-    txn.batch_completed(healthy)
+    txn.handle_completed_batch(healthy)
     assert txn.sequences[tp(1)].last_acked_sequence == 1

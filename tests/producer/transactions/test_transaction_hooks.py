@@ -77,7 +77,7 @@ def test_a_produce_request_names_the_transactional_id_and_keeps_below_the_cap(mo
 
 def test_a_batch_that_failed_comes_with_its_error(monkeypatch: pytest.MonkeyPatch) -> None:
     failed: list[tuple[ProducerBatch, KafkaError]] = []
-    monkeypatch.setattr(IdempotentSequencer, "batch_failed", lambda _, batch, error: failed.append((batch, error)))
+    monkeypatch.setattr(IdempotentSequencer, "handle_failed_batch", lambda _, batch, error: failed.append((batch, error)))
     stage = Stage(enable_idempotence=True)
     delivery = stage.send(b"a")
     stage.reject(Errors.INVALID_RECORD)

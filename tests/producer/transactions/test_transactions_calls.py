@@ -555,13 +555,13 @@ def test_only_one_of_two_threads_that_begin_at_the_same_time_begins(broker: Fake
         calls = producer._caller_side
         assert calls is not None
         is_let_on = threading.Event()
-        hand_over = calls._hand_over
+        hand_over = calls._queue_all_rows
 
         def slow_hand_over(*arguments: Any) -> None:
             is_let_on.wait(30)
             hand_over(*arguments)
 
-        calls._hand_over = slow_hand_over
+        calls._queue_all_rows = slow_hand_over
         first = threading.Thread(target=producer.begin_transaction, daemon=True)
         first.start()
         broker.wait_until(lambda: bool(calls._begin_calls))
