@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from spark_kafka_sink.producer.producer_record import RECORD_OVERHEAD
+from spark_kafka_sink.producer.producer_record import LONE_RECORD_OVERHEAD_BYTES
 
 
 class _Missing:
@@ -60,4 +60,4 @@ class SerializedMessage:
 
     @property
     def size_bytes(self) -> int:
-        return RECORD_OVERHEAD + len(self.key or b"") + len(self.value or b"")
+        return LONE_RECORD_OVERHEAD_BYTES + len(self.key or b"") + len(self.value or b"")

@@ -32,7 +32,7 @@ from spark_kafka_sink.producer.accumulator.delivery import Delivery
 from spark_kafka_sink.producer.plugins.interceptors import InterceptedRecord
 from spark_kafka_sink.producer.producer_parts import ProducerParts
 from spark_kafka_sink.producer.producer_record import (
-    RECORD_OVERHEAD,
+    LONE_RECORD_OVERHEAD_BYTES,
     Callback,
     ProducerColumns,
     ProducerRecord,
@@ -303,7 +303,7 @@ class KafkaProducer(TransactionalMethods):
         topic = record.topic
         key = record.key
         value = record.value
-        size = RECORD_OVERHEAD
+        size = LONE_RECORD_OVERHEAD_BYTES
         if key is not None:
             if type(key) is not bytes or self._must_convert_keys:
                 key = serialize(self._serialize_key, key, "key")
@@ -339,12 +339,12 @@ class KafkaProducer(TransactionalMethods):
         details = checked_details(record)
         key, key_bytes = self._form_to_gather(avro, "key", record.topic, record.key, self._serialize_key)
         value, value_bytes = self._form_to_gather(avro, "value", record.topic, record.value, self._serialize_value)
-        size = RECORD_OVERHEAD + max_headers_bytes(details.headers) + key_bytes + value_bytes
+        size = LONE_RECORD_OVERHEAD_BYTES + max_headers_bytes(details.headers) + key_bytes + value_bytes
         if size > self._largest_record or self._record_partitioner is not None:  # the bound may be too high; or bytes are needed
             key = avro.encode_object("key", record.topic, key)
             value = avro.encode_object("value", record.topic, value)
             key_bytes, value_bytes = len(key or b""), len(value or b"")
-            size = RECORD_OVERHEAD + max_headers_bytes(details.headers) + key_bytes + value_bytes
+            size = LONE_RECORD_OVERHEAD_BYTES + max_headers_bytes(details.headers) + key_bytes + value_bytes
         return self._write(self._gather, record, GatheredRecord(key, value, callback, size, details))
 
     def _form_to_gather(

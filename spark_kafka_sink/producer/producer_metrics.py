@@ -34,7 +34,7 @@ from spark_kafka_sink.network.network_metrics import NETWORK_METRICS, NODE_METRI
 from spark_kafka_sink.producer.accumulator.buffer_pool import BufferPool
 from spark_kafka_sink.producer.accumulator.producer_batch import ProducerBatch
 from spark_kafka_sink.producer.transactions.transactional_call import CalledMethod
-from spark_kafka_sink.records.record_batch import BATCH_HEADER_SIZE
+from spark_kafka_sink.records.record_batch import BATCH_HEADER_BYTES
 
 SENDER_METRICS = [
     *meter("record-send", "records_per_request", "Records sent; one that is sent again counts again."),
@@ -171,7 +171,7 @@ class ProducerMetrics:
         for batch in batches:
             batch_bytes, raw_bytes, batch_records = batch.size_bytes, batch.record_bytes, batch.record_count
             waited_ms = batch.drained_ms - batch.created_ms
-            ratio = (batch_bytes - BATCH_HEADER_SIZE) / raw_bytes
+            ratio = (batch_bytes - BATCH_HEADER_BYTES) / raw_bytes
             record_count += batch_records
             record_bytes += raw_bytes
             sent_bytes += batch_bytes

@@ -16,7 +16,7 @@ from spark_kafka_sink.config.producer_config import ProducerConfig
 from spark_kafka_sink.errors import InvalidRecordError, KafkaError, RecordTooLargeError, SchemaError
 from spark_kafka_sink.producer.serializers import SerializationError
 from spark_kafka_sink.records.columns import texts
-from spark_kafka_sink.records.record_batch import BATCH_HEADER_SIZE, MAX_RECORD_OVERHEAD_BYTES
+from spark_kafka_sink.records.record_batch import BATCH_HEADER_BYTES, MAX_RECORD_OVERHEAD_BYTES
 
 
 @dataclass(slots=True)
@@ -150,7 +150,7 @@ def _error_beside_a_record(value: object, callback: object, fields: Mapping[str,
 
 # CHECKS: partition, headers and timestamp of a record, and its size
 
-RECORD_OVERHEAD = BATCH_HEADER_SIZE + MAX_RECORD_OVERHEAD_BYTES  # bytes of a record besides key, value and headers, at most
+LONE_RECORD_OVERHEAD_BYTES = BATCH_HEADER_BYTES + MAX_RECORD_OVERHEAD_BYTES  # all but key, value and headers, at most
 HEADERS_MAP = pa.map_(pa.string(), pa.binary())  # the type of a headers column that is made of records
 
 

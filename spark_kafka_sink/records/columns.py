@@ -23,7 +23,7 @@ from spark_kafka_sink.records.varint import Int64Column, varint_sizes
 
 NO_TIMESTAMP = -1  # in a batch whose records have no timestamps
 NULL_LENGTH = -1  # in a record, in place of the length of a null key, value or header value
-ATTRIBUTES_SIZE = 1  # of the first field after a record's length
+ATTRIBUTES_BYTES = 1  # of the first field after a record's length
 NO_HEADERS = b"\0"  # a count of 0
 _NO_LENGTHS = np.zeros(0, np.int64)
 
@@ -203,7 +203,7 @@ def _base_bytes(
     key_lengths: Int64Column | int, value_lengths: Int64Column | int, headers: pa.Array | None, row_count: int
 ) -> Int64Column:
     headers_sizes = len(NO_HEADERS) if headers is None else np.diff(binary_offsets(headers))
-    sizes: Int64Column = np.full(row_count, ATTRIBUTES_SIZE, np.int64) + headers_sizes
+    sizes: Int64Column = np.full(row_count, ATTRIBUTES_BYTES, np.int64) + headers_sizes
     for lengths in (key_lengths, value_lengths):
         sizes += varint_sizes(lengths)
         sizes += np.maximum(lengths, 0)

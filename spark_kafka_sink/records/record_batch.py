@@ -26,12 +26,12 @@ import pyarrow as pa
 
 from spark_kafka_sink.errors import RecordTooLargeError
 from spark_kafka_sink.protocol.producer_identity import NO_PRODUCER, ProducerIdentity
-from spark_kafka_sink.records.columns import ATTRIBUTES_SIZE, NO_HEADERS, NULL_LENGTH, RecordColumns
+from spark_kafka_sink.records.columns import ATTRIBUTES_BYTES, NO_HEADERS, NULL_LENGTH, RecordColumns
 from spark_kafka_sink.records.crc32c import ByteBuffer, crc32c
 from spark_kafka_sink.records.interleave import INT32_MAX, InterleavedRows, Payload, Piece, interleave
 from spark_kafka_sink.records.varint import Int64Column, varint_sizes
 
-BATCH_HEADER_SIZE = 61
+BATCH_HEADER_BYTES = 61
 MAX_RECORD_OVERHEAD_BYTES = 21  # length 5, attributes 1, timestamp delta 10, offset delta 5
 NO_SEQUENCE = -1
 
@@ -42,7 +42,7 @@ _RECORD_ATTRIBUTES = b"\0"  # no flag is defined
 
 def size_upper_bounds(columns: RecordColumns) -> Int64Column:
     """The most bytes that a batch with only this row takes; Kafka's producer compares this with max.request.size."""
-    return columns.base_bytes + (BATCH_HEADER_SIZE + MAX_RECORD_OVERHEAD_BYTES - ATTRIBUTES_SIZE)
+    return columns.base_bytes + (BATCH_HEADER_BYTES + MAX_RECORD_OVERHEAD_BYTES - ATTRIBUTES_BYTES)
 
 
 def record_sizes(base_bytes: Int64Column, offset_deltas: Int64Column | int, timestamp_deltas: Int64Column | int) -> Int64Column:
@@ -129,7 +129,7 @@ _CHECKED_FIELDS = struct.Struct(
     "i"  # base sequence
     "i"  # record count
 )
-_LENGTH_OVERHEAD_BYTES = BATCH_HEADER_SIZE - 12  # base offset 8 and the length itself 4 are not counted
+_LENGTH_OVERHEAD_BYTES = BATCH_HEADER_BYTES - 12  # base offset 8 and the length itself 4 are not counted
 _LEADER_EPOCH = -1
 _MAGIC = 2
 _TRANSACTIONAL_FLAG = 0x10  # attributes: bits 0-2 codec, 3 timestamp type (0: set by the producer), 4 transactional, 5 control

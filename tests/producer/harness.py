@@ -29,7 +29,7 @@ from spark_kafka_sink.producer.accumulator.sorted_slice import SortedSlice
 from spark_kafka_sink.producer.hand_overs import HandOver, HandOvers
 from spark_kafka_sink.producer.producer_metrics import ProducerMetrics
 from spark_kafka_sink.producer.producer_parts import sequencer_of
-from spark_kafka_sink.producer.producer_record import RECORD_OVERHEAD, RecordDetails
+from spark_kafka_sink.producer.producer_record import LONE_RECORD_OVERHEAD_BYTES, RecordDetails
 from spark_kafka_sink.producer.sender.failures import SenderFailures
 from spark_kafka_sink.producer.sender.sender import Sender
 from spark_kafka_sink.producer.sender.sender_parts import SenderParts
@@ -348,7 +348,7 @@ class Stage(Accumulation):
     def gather(self, value: bytes, *, topic: str = TOPIC, partition: int = 0) -> RecordFuture:
         """Gather a single record."""
         details = RecordDetails(partition=partition, timestamp=0)
-        record = GatheredRecord(None, value, None, RECORD_OVERHEAD + len(value), details)
+        record = GatheredRecord(None, value, None, LONE_RECORD_OVERHEAD_BYTES + len(value), details)
         return self.gatherer.add(topic, self.metadata.cluster(), record)
 
     def introduce(self) -> None:

@@ -19,7 +19,7 @@ from spark_kafka_sink.records.columns import RecordColumns, record_columns
 from spark_kafka_sink.records.compression import CODECS
 from spark_kafka_sink.records.interleave import row_offsets_and_data
 from spark_kafka_sink.records.record_batch import (
-    BATCH_HEADER_SIZE,
+    BATCH_HEADER_BYTES,
     EncodedRecords,
     encode_batch_header,
     record_sizes,
@@ -60,7 +60,7 @@ def test_rows_take_the_counted_bytes(records: list[DecodedRecord], data: st.Data
     base = columns.base_bytes
     encoded = encode_records(columns, offset_deltas, timestamp_deltas)
     assert np.diff(encoded.offsets).tolist() == record_sizes(base, offset_deltas, timestamp_deltas).tolist()
-    assert (np.diff(encoded.offsets) + BATCH_HEADER_SIZE <= size_upper_bounds(columns)).all()
+    assert (np.diff(encoded.offsets) + BATCH_HEADER_BYTES <= size_upper_bounds(columns)).all()
     assert encoded.offsets[-1] == len(encoded.data)
     for row, offset_delta, timestamp_delta, record in zip(
         row_bytes(encoded), offset_deltas, timestamp_deltas, records, strict=True
@@ -204,7 +204,7 @@ def test_records_in_pieces_have_the_header_of_the_whole(records: bytes, cuts: li
 
 def test_a_header_without_producer_id_says_minus_one() -> None:
     header = encode_batch_header([b"abc"], record_count=5, base_timestamp=7, max_timestamp=9)
-    assert len(header) == BATCH_HEADER_SIZE
+    assert len(header) == BATCH_HEADER_BYTES
     assert struct.unpack(">qiib4xhiqqqhii", header) == (0, 49 + 3, -1, 2, 0, 4, 7, 9, -1, -1, -1, 5)
 
 

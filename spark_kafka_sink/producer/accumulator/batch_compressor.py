@@ -9,7 +9,7 @@ from spark_kafka_sink.config.producer_config import ProducerConfig
 from spark_kafka_sink.producer.accumulator.batch_records import Compression, estimated_size
 from spark_kafka_sink.producer.accumulator.buffer_pool import BufferPool
 from spark_kafka_sink.producer.accumulator.producer_batch import ProducerBatch
-from spark_kafka_sink.records.record_batch import BATCH_HEADER_SIZE
+from spark_kafka_sink.records.record_batch import BATCH_HEADER_BYTES
 
 MAX_RAW_BATCH_BYTES = 4 * 1024 * 1024  # of a batch that compresses well: a consumer decompresses a batch as a whole
 ESTIMATION_FACTOR = 1.05  # Java's COMPRESSION_RATE_ESTIMATION_FACTOR: the next rows may compress worse than the last ones
@@ -20,7 +20,7 @@ class BatchCompressor:
 
     def __init__(self, config: ProducerConfig, pool: BufferPool) -> None:
         self.compression = Compression.of(config)
-        self._max_record_bytes = config.batch_size - BATCH_HEADER_SIZE  # of a batch as it is sent
+        self._max_record_bytes = config.batch_size - BATCH_HEADER_BYTES  # of a batch as it is sent
         self._pool = pool  # takes back the memory that compression saves
         self._ratios = CompressionRatioEstimator()
 
@@ -44,7 +44,7 @@ class BatchCompressor:
         if batch.body or not self.compression.is_enabled:
             return batch.size_bytes
         ratio = min(1.0, self._ratio(batch.topic_partition.topic) * ESTIMATION_FACTOR)
-        return BATCH_HEADER_SIZE + estimated_size(batch.segments, ratio)
+        return BATCH_HEADER_BYTES + estimated_size(batch.segments, ratio)
 
     def finish(self, batch: ProducerBatch) -> None:
         """Compress a closed batch and give back the memory that this saves."""

@@ -31,7 +31,7 @@ from spark_kafka_sink.producer.accumulator.delivery import BatchRows
 from spark_kafka_sink.protocol.producer_identity import NO_PRODUCER, ProducerIdentity
 from spark_kafka_sink.protocol.topic_partition import TopicPartition
 from spark_kafka_sink.records.compression import CODECS, decompress
-from spark_kafka_sink.records.record_batch import BATCH_HEADER_SIZE, NO_SEQUENCE, encode_batch_header
+from spark_kafka_sink.records.record_batch import BATCH_HEADER_BYTES, NO_SEQUENCE, encode_batch_header
 from spark_kafka_sink.records.split_records import SplittableRecords, read_records
 
 logger = logging.getLogger(__name__)
@@ -255,12 +255,12 @@ class ProducerBatch:
     @property
     def size_bytes(self) -> int:
         """Bytes on the wire once finished; before that, of the uncompressed batch."""
-        return BATCH_HEADER_SIZE + (total_size(self.body) if self.body else self.record_bytes)
+        return BATCH_HEADER_BYTES + (total_size(self.body) if self.body else self.record_bytes)
 
     @property
     def compression_ratio(self) -> float:
         """Bytes of the records as they are sent / bytes before compression; 1.0 before `finish`."""
-        return (self.size_bytes - BATCH_HEADER_SIZE) / max(1, self.record_bytes)
+        return (self.size_bytes - BATCH_HEADER_BYTES) / max(1, self.record_bytes)
 
     # SENDING: Sender thread
 

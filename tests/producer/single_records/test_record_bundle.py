@@ -12,7 +12,7 @@ import pytest
 from spark_kafka_sink.errors import KafkaError, KafkaTimeoutError
 from spark_kafka_sink.network.cluster import Cluster
 from spark_kafka_sink.producer.accumulator.delivery import BatchRows
-from spark_kafka_sink.producer.producer_record import RECORD_OVERHEAD, RecordDetails, RecordMetadata, max_headers_bytes
+from spark_kafka_sink.producer.producer_record import LONE_RECORD_OVERHEAD_BYTES, RecordDetails, RecordMetadata, max_headers_bytes
 from spark_kafka_sink.producer.single_records.record_bundle import RecordBundle, RecordFuture, failed_record
 from spark_kafka_sink.producer.topic_rows import record_rows
 from spark_kafka_sink.records.columns import RecordColumns
@@ -239,7 +239,7 @@ def test_columns_that_nobody_uses_are_left_out() -> None:
 )
 def test_what_send_lets_pass_is_not_refused_later(each: Sent) -> None:
     """Then the caller is gone. The bound is that of columns, but for lengths, whose varints are part of the overhead."""
-    bound = RECORD_OVERHEAD + len(each.key or b"") + len(each.value or b"") + max_headers_bytes(each.headers)
+    bound = LONE_RECORD_OVERHEAD_BYTES + len(each.key or b"") + len(each.value or b"") + max_headers_bytes(each.headers)
     exact = int(size_upper_bounds(columns_of(each))[0])
     assert exact - 2 * 5 - 1 <= bound
 
