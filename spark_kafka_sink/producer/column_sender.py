@@ -26,8 +26,9 @@ from spark_kafka_sink.producer.plugins.interceptors import InterceptedCall
 from spark_kafka_sink.producer.plugins.partitioner import UserPartitioner
 from spark_kafka_sink.producer.plugins.producer_plugins import ProducerPlugins
 from spark_kafka_sink.producer.producer_metrics import ProducerMetrics
-from spark_kafka_sink.producer.producer_record import ProducerColumns, SizeLimits, count_rows_by_topic
+from spark_kafka_sink.producer.producer_record import ProducerColumns, count_rows_by_topic
 from spark_kafka_sink.producer.single_records.record_bundle import RecordBundle
+from spark_kafka_sink.producer.size_limits import SizeLimits
 from spark_kafka_sink.producer.topic_rows import (
     TopicRows,
     check_topic_type,

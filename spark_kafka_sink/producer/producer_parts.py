@@ -22,11 +22,11 @@ from spark_kafka_sink.producer.hand_overs import HandOvers
 from spark_kafka_sink.producer.metadata_wait import MetadataWait
 from spark_kafka_sink.producer.plugins.producer_plugins import ProducerPlugins
 from spark_kafka_sink.producer.producer_metrics import ProducerMetrics
-from spark_kafka_sink.producer.producer_record import SizeLimits
 from spark_kafka_sink.producer.sender.failures import SenderFailures
 from spark_kafka_sink.producer.sender.sender import Sender
 from spark_kafka_sink.producer.sender.sender_parts import SenderParts
 from spark_kafka_sink.producer.single_records.record_gatherer import RecordGatherer
+from spark_kafka_sink.producer.size_limits import SizeLimits
 from spark_kafka_sink.producer.tables.table_sender import TableSender
 from spark_kafka_sink.producer.transactions.caller_side import CallerSide
 from spark_kafka_sink.producer.transactions.sequencer import IdempotentSequencer, Sequencer

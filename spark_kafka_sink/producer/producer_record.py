@@ -12,8 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark_kafka_sink.config.producer_config import ProducerConfig
-from spark_kafka_sink.errors import InvalidRecordError, KafkaError, RecordTooLargeError, SchemaError
+from spark_kafka_sink.errors import InvalidRecordError, KafkaError, SchemaError
 from spark_kafka_sink.producer.serializers import SerializationError
 from spark_kafka_sink.records.columns import texts
 from spark_kafka_sink.records.record_batch import BATCH_HEADER_BYTES, MAX_RECORD_OVERHEAD_BYTES
@@ -101,7 +100,7 @@ def count_rows_by_topic(columns: ProducerColumns) -> Counter[str]:
 
 
 class BatchMetadata(NamedTuple):
-    """Where consecutive rows of one call and one batch was written; for interceptors.
+    """Where consecutive rows of one call and one batch were written; for interceptors.
 
     `partition` is -1 for rows that failed before they had one. `base_offset` is -1 if it is unknown (the rows failed, or
     acks=0); the offsets of the rows are consecutive. `timestamp` is the broker's if the topic has LogAppendTime, else -1.
@@ -213,27 +212,3 @@ def null_topic_error(row: int) -> InvalidRecordError:
         row=row,
         condition="KAFKA_NULL_TOPIC_IN_DATA",
     )
-
-
-class SizeLimits:
-    """The largest size of a record: max.request.size, or `largest_record` if that is more, but at most the pool's memory."""
-
-    def __init__(self, config: ProducerConfig, largest_record: int, total_memory: int) -> None:
-        request_limit = max(config.max_request_size, largest_record)
-        self._limits = {"max.request.size": request_limit, "buffer.memory": total_memory}
-        self.largest_record = min(self._limits.values())
-
-    def check(self, size_bytes: int, where: str, row: int | None = None) -> None:
-        """Raises the error of `too_large_error` for a record larger than `largest_record`."""
-        if size_bytes > self.largest_record:
-            raise self.too_large_error(size_bytes, where, row)
-
-    def too_large_error(self, size_bytes: int, where: str, row: int | None = None) -> RecordTooLargeError:
-        """The error for a record larger than `largest_record`. Its text begins with `where`; `row` becomes its attribute."""
-        option, limit = next((option, limit) for option, limit in self._limits.items() if size_bytes > limit)
-        remedy = f"; raise {option} and the topic's max.message.bytes"
-        if option == "buffer.memory":
-            remedy = " (in whole blocks); raise buffer.memory"
-        return RecordTooLargeError(
-            f"{where}: the record is {size_bytes} bytes when serialized, which exceeds {option}={limit}{remedy}", row=row
-        )

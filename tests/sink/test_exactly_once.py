@@ -441,8 +441,6 @@ def test_a_task_whose_rows_are_all_skipped_leaves_its_marker(broker: FakeBroker,
 
 
 def test_a_row_that_a_broker_rejects_fails_its_task(broker: FakeBroker, monkeypatch: pytest.MonkeyPatch) -> None:
-    from spark_kafka_sink.protocol.api_keys import ApiKey
-
     writer = batch_writer(broker, onInvalidRecord="skip")
     broker.inject(Fault(ApiKey.PRODUCE, error=Errors.INVALID_RECORD, error_message="no"))
     with pytest.raises(KafkaError, match="a row that a broker rejects fails its task"):

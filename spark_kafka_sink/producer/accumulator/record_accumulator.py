@@ -71,11 +71,11 @@ class RecordAccumulator:
         self.writer = SliceWriter(self.pool, self._compressor, self.queues.oldest.note_poisoned, wake_sender)
         self.drainer = Drainer(config.linger_ms, self.queues, sequencer, self._compressor)
         self.built_in_partitioner = BuiltInPartitioner(config, self.queues, self._compressor, random)
-        # All threads read the next four fields without a lock. The Sender writes the first two.
+        # WRITTEN BY THE SENDER. All threads read it without a lock.
         self.transaction_waits_for_rows = False  # a commit, a preparation, or offsets that must follow the rows
         self._refusal: KafkaError | None = None  # what appends raise while a transaction is being aborted
-        # Callers who close the producer write the last two, and so does the Sender when it ends, perhaps at the same time. That
-        # does no harm: `is_closed` stays true, no error is replaced by None, and either error says what happened.
+        # WRITTEN BY CALLERS WHO CLOSE THE PRODUCER, and by the Sender when it ends, perhaps at the same time. That does no harm:
+        # `is_closed` stays true, no error is replaced by None, and either error says what happened. Read without a lock.
         self.is_closed = False
         self._ended_by: KafkaError | None = None
         self._starving_callers = LiveCalls()  # callers that wait for memory

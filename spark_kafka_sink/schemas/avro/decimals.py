@@ -74,7 +74,6 @@ def _limbs(column: pa.Array, valid: Mask | None) -> list[Int64Column]:
 
 def _exceeds(limbs: list[Int64Column], precision: int) -> Mask:
     """Whether each value has more decimal digits than `precision`."""
-
     limit = 10 ** min(precision, _DIGITS_BEYOND_A_LIMB * len(limbs))  # a schema may have any precision
     if limit >= 1 << (_LIMB_BITS * len(limbs) - 1):
         return np.zeros(len(limbs[0]), np.bool_)
