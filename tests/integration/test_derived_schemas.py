@@ -43,7 +43,7 @@ def derived(type: StructType, **names: str) -> str:
 def with_problems(type: StructType, **names: str) -> tuple[str, list[str]]:
     problems: list[str] = []
     sent_as = arrow_type(type, "value", problems)
-    text, derivation_problems = derive_schema(sent_as, at="value", **names)
+    text, derivation_problems = derive_schema(sent_as, column_name="value", **names)
     return text, problems + derivation_problems
 
 
