@@ -7,11 +7,17 @@ import keyword
 import re
 from collections import Counter
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "spark_kafka_sink"
 LONGEST_TEST_NAME = 79
+
+
+@cache
+def tree_of(file: Path) -> ast.Module:
+    return ast.parse(file.read_text(encoding="utf-8"))
 
 
 def sources() -> Iterator[Path]:
@@ -50,7 +56,7 @@ def test_docstrings_begin_with_a_sentence() -> None:
 
 def documented(file: Path) -> Iterator[tuple[ast.Module | ast.ClassDef | ast.FunctionDef, str]]:
     """Each module, class and function of a file that has a docstring."""
-    for node in ast.walk(ast.parse(file.read_text())):
+    for node in ast.walk(tree_of(file)):
         if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef) and (text := ast.get_docstring(node)):
             yield node, text
 
@@ -78,7 +84,7 @@ def test_names_that_docstrings_quote_are_there() -> None:
     others = {"_", "inf", "job", "nodes", "position", "pyspark_", "reverse", *keyword.kwlist}
     texts = []
     for file in sorted(PACKAGE.rglob("*.py")):
-        tree = ast.parse(file.read_text())
+        tree = tree_of(file)
         others |= {file.stem, file.parent.name}
         others |= {node.name for node in ast.walk(tree) if isinstance(node, ast.ClassDef | ast.FunctionDef)}
         prose, code = [ast.get_docstring(node, clean=False) or "" for node, _ in documented(file)], file.read_text()
@@ -97,7 +103,7 @@ def test_values_are_not_named_by_bare_participles() -> None:
     )
     values = []
     for file in sorted(PACKAGE.rglob("*.py")):
-        for node in ast.walk(ast.parse(file.read_text())):
+        for node in ast.walk(tree_of(file)):
             name = getattr(node, "arg", None) or getattr(node, "attr", None) or getattr(node, "id", "")
             if isinstance(node, ast.arg | ast.Name | ast.Attribute) and participles.fullmatch(name):
                 values.append(f"{file.name}:{node.lineno} {name}")
@@ -114,7 +120,7 @@ def test_files_of_tests_take_nothing_but_tests_from_each_other() -> None:
     """Fixtures are in conftest.py, and what else tests share in modules that are no tests."""
     taken = []
     for file in (ROOT / "tests").rglob("*.py"):
-        imports = [node for node in ast.walk(ast.parse(file.read_text())) if isinstance(node, ast.ImportFrom)]
+        imports = [node for node in ast.walk(tree_of(file)) if isinstance(node, ast.ImportFrom)]
         for module, name in ((node.module or "", each.name) for node in imports for each in node.names):
             is_file_of_tests = module.startswith("tests.") and module.rpartition(".")[2].startswith("test_")
             if is_file_of_tests != name.startswith("test_"):
@@ -140,7 +146,7 @@ SAME_MEANING = {
 
 def public_names(file: Path) -> Iterator[str]:
     """Classes, functions, values and types at the top level of a file."""
-    for node in ast.parse(file.read_text()).body:
+    for node in tree_of(file).body:
         if isinstance(node, ast.ClassDef | ast.FunctionDef):
             yield node.name
         elif isinstance(node, ast.Assign | ast.AnnAssign):

@@ -407,7 +407,7 @@ def rows_heard_of(*at: int) -> tuple[Interrupts, int]:
 
 def test_interceptors_hear_nothing_twice_wherever_an_interrupt_comes() -> None:
     """After an interrupt the producer's end told them of all records of the bundle once more."""
-    rows_heard_of()  # Python 3.12 traces the loops of a function from its second call on
+    rows_heard_of()  # as Interrupts says
     interrupts, heard = rows_heard_of()
     assert heard == rows_heard_of(0)[1] == rows_heard_of(interrupts.points - 1)[1] == 3
     for at in range(interrupts.points):

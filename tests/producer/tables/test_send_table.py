@@ -43,12 +43,6 @@ def broker() -> Iterator[FakeBroker]:
         assert cluster.violations == []
 
 
-@pytest.fixture
-def producer(broker: FakeBroker) -> Iterator[KafkaProducer]:
-    with producer_of(broker, transactional_id=None) as made:
-        yield made
-
-
 def batch(*values: str, **columns: list[Any]) -> pa.RecordBatch:
     return pa.record_batch({"value": pa.array(values, pa.string()), **columns})
 

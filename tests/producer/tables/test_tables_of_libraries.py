@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from datetime import datetime
 from typing import Any
 
@@ -14,7 +13,6 @@ from spark_kafka_sink.errors import SchemaError
 from spark_kafka_sink.producer.producer import KafkaProducer
 from tests.fakes.fake_broker import FakeBroker
 from tests.producer.tables.written_tables import EXPECTED, MOMENTS, written
-from tests.producer.transactions.transactional_brokers import producer_of
 
 SQL = """
     SELECT * FROM (VALUES
@@ -22,19 +20,6 @@ SQL = """
         (NULL, NULL, 'one', NULL, NULL, TIMESTAMPTZ '2024-01-02 00:00:00Z')
     ) AS rows(key, value, topic, partition, headers, timestamp)
 """
-
-
-@pytest.fixture
-def broker() -> Iterator[FakeBroker]:
-    with FakeBroker(topics={"one": 1, "two": 1}) as cluster:
-        yield cluster
-        assert cluster.violations == []
-
-
-@pytest.fixture
-def producer(broker: FakeBroker) -> Iterator[KafkaProducer]:
-    with producer_of(broker, transactional_id=None) as made:
-        yield made
 
 
 def polars_frame() -> pl.DataFrame:

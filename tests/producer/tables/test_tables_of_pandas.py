@@ -5,7 +5,6 @@ Where it is installed, pyarrow imports it with the first array, in each process 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -15,22 +14,8 @@ from spark_kafka_sink.producer.producer import KafkaProducer
 from tests.documents import code_blocks
 from tests.fakes.fake_broker import FakeBroker
 from tests.producer.tables.written_tables import EXPECTED, MOMENTS, written
-from tests.producer.transactions.transactional_brokers import producer_of
 
 pd = pytest.importorskip("pandas", reason="pip install pandas")
-
-
-@pytest.fixture
-def broker() -> Iterator[FakeBroker]:
-    with FakeBroker(topics={"one": 1, "two": 1, "orders": 1}) as cluster:
-        yield cluster
-        assert cluster.violations == []
-
-
-@pytest.fixture
-def producer(broker: FakeBroker) -> Iterator[KafkaProducer]:
-    with producer_of(broker, transactional_id=None) as made:
-        yield made
 
 
 def pandas_frame() -> Any:

@@ -13,6 +13,7 @@ from spark_kafka_sink.producer.task_producer import TaskProducer
 from spark_kafka_sink.producer.transactions.group_offsets import ConsumerGroupMetadata
 from spark_kafka_sink.protocol.api_keys import ApiKey
 from tests.fakes.fake_broker import FakeBroker
+from tests.producer.producers import task_producer_of
 
 WAIT_MS = 30_000
 ID = "copies-1"
@@ -37,14 +38,8 @@ def cluster_of(version: int) -> Iterator[FakeBroker]:
 
 def producer_of(broker: FakeBroker, **options: Any) -> TaskProducer:
     """Options with underscores instead of dots. A TaskProducer, as is_at_rest shows what a transaction leaves."""
-    given = {
-        "bootstrap_servers": broker.bootstrap_servers,
-        "transactional_id": ID,
-        "retry_backoff_ms": 10,
-        "retry_backoff_max_ms": 50,
-        "linger_ms": 0,
-    }
-    return TaskProducer({name.replace("_", "."): value for name, value in (given | options).items()})
+    own = {"transactional_id": ID, "retry_backoff_max_ms": 50, "linger_ms": 0}
+    return task_producer_of(broker, **(own | options))
 
 
 def write(producer: KafkaProducer, *values: bytes, topic: str = "single", partition: int | None = None) -> Any:
