@@ -64,8 +64,8 @@ if TYPE_CHECKING:
     from spark_kafka_sink.producer.serializers import SerializationError as SerializationError
     from spark_kafka_sink.producer.single_records.record_bundle import RecordFuture as RecordFuture
     from spark_kafka_sink.producer.tables.table_batches import ArrowTable as ArrowTable
-    from spark_kafka_sink.producer.transactions.group_offsets import ConsumerGroupMetadata as ConsumerGroupMetadata
-    from spark_kafka_sink.producer.transactions.group_offsets import OffsetAndMetadata as OffsetAndMetadata
+    from spark_kafka_sink.producer.txn_requests.group_offsets import ConsumerGroupMetadata as ConsumerGroupMetadata
+    from spark_kafka_sink.producer.txn_requests.group_offsets import OffsetAndMetadata as OffsetAndMetadata
     from spark_kafka_sink.protocol.producer_identity import PreparedTransaction as PreparedTransaction
     from spark_kafka_sink.protocol.producer_identity import ProducerIdentity as ProducerIdentity
     from spark_kafka_sink.protocol.topic_partition import TopicPartition as TopicPartition
@@ -149,7 +149,7 @@ _HOMES = dict.fromkeys(__all__, "spark_kafka_sink.errors") | {
     "Cluster": "spark_kafka_sink.network.cluster",
     "CommitSummary": "spark_kafka_sink.sink.commit_summary",
     "CommittedOffset": "spark_kafka_sink.admin.offsets",
-    "ConsumerGroupMetadata": "spark_kafka_sink.producer.transactions.group_offsets",
+    "ConsumerGroupMetadata": "spark_kafka_sink.producer.txn_requests.group_offsets",
     "Delivery": "spark_kafka_sink.producer.accumulator.delivery",
     "EndOutcome": "spark_kafka_sink.admin.transaction_operations",
     "FailedToSendMessageError": "spark_kafka_sink.legacy.errors",
@@ -157,7 +157,7 @@ _HOMES = dict.fromkeys(__all__, "spark_kafka_sink.errors") | {
     "KafkaProducer": "spark_kafka_sink.producer.producer",
     "ListedTransaction": "spark_kafka_sink.admin.transaction_operations",
     "Node": "spark_kafka_sink.network.cluster",
-    "OffsetAndMetadata": "spark_kafka_sink.producer.transactions.group_offsets",
+    "OffsetAndMetadata": "spark_kafka_sink.producer.txn_requests.group_offsets",
     "OffsetRange": "spark_kafka_sink.producer.accumulator.delivery",
     "PartitionInfo": "spark_kafka_sink.network.cluster",
     "Partitioner": "spark_kafka_sink.producer.plugins.partitioner",

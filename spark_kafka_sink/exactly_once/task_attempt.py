@@ -42,7 +42,7 @@ from spark_kafka_sink.exactly_once.writes import (
     WriteId,
     sum_contents,
 )
-from spark_kafka_sink.producer.transactions.group_offsets import ConsumerGroupMetadata, OffsetAndMetadata
+from spark_kafka_sink.producer.txn_requests.group_offsets import ConsumerGroupMetadata, OffsetAndMetadata
 from spark_kafka_sink.protocol.producer_identity import PreparedTransaction
 
 if TYPE_CHECKING:

@@ -17,7 +17,8 @@ Which thread uses which class
     Delivery            completed by the Sender, or by the caller whose rows get into no batch; awaited by callers
     CallerSide          callers, for transactions; each call posts a TransactionalCall, which the Sender completes and the caller
                         awaits
-    sender/, transactions/   Sender only, except CallerSide and TransactionalMethods. Callers start and stop the Sender, read
+    sender/, idempotence/, transactions/, txn_requests/
+                        Sender only, except CallerSide and TransactionalMethods. Callers start and stop the Sender, read
                         SenderFailures, and use the methods of sequencers below the headings ANY THREAD and CALLERS
     NetworkClient       Sender only, except `wakeup` and `in_flight_request_count`
     ProducerMetrics     the Sender records, callers record their failures and waits; any thread reads without a lock

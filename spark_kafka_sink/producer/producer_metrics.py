@@ -33,7 +33,7 @@ from spark_kafka_sink.network.metadata import Metadata
 from spark_kafka_sink.network.network_metrics import NETWORK_METRICS, NODE_METRICS, NetworkMetrics
 from spark_kafka_sink.producer.accumulator.buffer_pool import BufferPool
 from spark_kafka_sink.producer.accumulator.producer_batch import ProducerBatch
-from spark_kafka_sink.producer.transactions.transactional_call import CalledMethod
+from spark_kafka_sink.producer.txn_requests.transactional_call import CalledMethod
 from spark_kafka_sink.records.record_batch import BATCH_HEADER_BYTES
 
 SENDER_METRICS = [

@@ -19,6 +19,8 @@ from spark_kafka_sink.network.network_client import NetworkClient
 from spark_kafka_sink.producer.accumulator.record_accumulator import RecordAccumulator
 from spark_kafka_sink.producer.column_sender import ColumnSender
 from spark_kafka_sink.producer.hand_overs import HandOvers
+from spark_kafka_sink.producer.idempotence.idempotent_sequencer import IdempotentSequencer
+from spark_kafka_sink.producer.idempotence.sequencer import Sequencer
 from spark_kafka_sink.producer.metadata_wait import MetadataWait
 from spark_kafka_sink.producer.plugins.producer_plugins import ProducerPlugins
 from spark_kafka_sink.producer.producer_metrics import ProducerMetrics
@@ -29,7 +31,6 @@ from spark_kafka_sink.producer.single_records.record_gatherer import RecordGathe
 from spark_kafka_sink.producer.size_limits import SizeLimits
 from spark_kafka_sink.producer.tables.table_sender import TableSender
 from spark_kafka_sink.producer.transactions.caller_side import CallerSide
-from spark_kafka_sink.producer.transactions.sequencer import IdempotentSequencer, Sequencer
 from spark_kafka_sink.producer.transactions.transaction_manager import TransactionManager
 
 if TYPE_CHECKING:

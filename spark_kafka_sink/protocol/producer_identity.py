@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+MAX_EPOCH = 32767
+
 
 class ProducerIdentity(NamedTuple):
     """The producer id and epoch under which brokers know a producer."""

@@ -23,8 +23,8 @@ from spark_kafka_sink.errors import AuthenticationError, AuthorizationError, Kaf
 from spark_kafka_sink.network.kafka_client import ClientRequest, ClientResponse
 from spark_kafka_sink.network.metadata import Metadata
 from spark_kafka_sink.network.network_client import NetworkClient
+from spark_kafka_sink.producer.idempotence.sequencer import SequenceFacts
 from spark_kafka_sink.producer.sender.retry import BatchFacts, NextStep, next_step
-from spark_kafka_sink.producer.transactions.sequencer import SequenceFacts
 from spark_kafka_sink.protocol.error_codes import ErrorCode, Errors
 from spark_kafka_sink.protocol.messages.init_producer_id import InitProducerIdRequest
 from spark_kafka_sink.protocol.schema import Request

@@ -19,7 +19,7 @@ from spark_kafka_sink.admin.offsets import CommittedOffset
 from spark_kafka_sink.admin.transaction_client import TransactionClient
 from spark_kafka_sink.errors import AbortableTransactionError, TransactionTimeoutError
 from spark_kafka_sink.producer.producer import KafkaProducer
-from spark_kafka_sink.producer.transactions.group_offsets import ConsumerGroupMetadata, OffsetAndMetadata
+from spark_kafka_sink.producer.txn_requests.group_offsets import ConsumerGroupMetadata, OffsetAndMetadata
 from spark_kafka_sink.protocol.messages.find_coordinator import FindCoordinatorRequest, KeyType
 from spark_kafka_sink.protocol.topic_partition import TopicPartition
 from tests.broker_properties import QUICK_SESSIONS

@@ -19,7 +19,7 @@ from spark_kafka_sink.admin.transaction_client import TransactionClient
 from spark_kafka_sink.admin.transaction_operations import TransactionEnd
 from spark_kafka_sink.errors import FatalProducerError, ProducerFencedError
 from spark_kafka_sink.producer.producer import KafkaProducer
-from spark_kafka_sink.producer.transactions.group_offsets import ConsumerGroupMetadata, OffsetAndMetadata
+from spark_kafka_sink.producer.txn_requests.group_offsets import ConsumerGroupMetadata, OffsetAndMetadata
 from spark_kafka_sink.protocol.topic_partition import TopicPartition
 from tests.integration.reading import ReadTopic, Topic
 from tests.integration.transaction_brokers import transactional
@@ -157,7 +157,7 @@ COPY = """
 import sys
 import confluent_kafka as ck
 import pyarrow as pa
-from spark_kafka_sink.producer.transactions.group_offsets import ConsumerGroupMetadata, OffsetAndMetadata
+from spark_kafka_sink.producer.txn_requests.group_offsets import ConsumerGroupMetadata, OffsetAndMetadata
 from spark_kafka_sink.producer.producer import KafkaProducer
 from spark_kafka_sink.protocol.topic_partition import TopicPartition
 

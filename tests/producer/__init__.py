@@ -66,7 +66,7 @@ SenderTest → tests/producer/sender, by section or file
     everything with Transaction in its name, testReceiveFailedBatchTwice…, testInvalidTxnState…, testAbortableError…,
     testTooLargeBatches… → one by one in transactions/__init__.py
 
-TransactionManagerTest → test_sequencer.py, test_sequence_numbers.py, test_retry.py
+TransactionManagerTest → idempotence/test_sequencer.py, idempotence/test_sequence_numbers.py, sender/test_retry.py
     testDefaultSequenceNumber, testSequenceNumberOverflow, testProducerIdReset → test_sequence_numbers.py
     testBumpEpochAndResetSequenceNumbers…, testBatchFailureAfterProducerReset, testBatchCompletedAfterProducerReset,
     testDuplicateSequenceAfterProducerReset, testHealthyPartitionRetriesDuringEpochBump, testFailedInflightBatchAfterEpochBump,

@@ -27,6 +27,8 @@ from spark_kafka_sink.producer.accumulator.record_accumulator import RecordAccum
 from spark_kafka_sink.producer.accumulator.slice_layout import Reservation, SliceLayout
 from spark_kafka_sink.producer.accumulator.sorted_slice import SortedSlice
 from spark_kafka_sink.producer.hand_overs import HandOver, HandOvers
+from spark_kafka_sink.producer.idempotence.idempotent_sequencer import IdempotentSequencer
+from spark_kafka_sink.producer.idempotence.sequencer import Sequencer
 from spark_kafka_sink.producer.producer_metrics import ProducerMetrics
 from spark_kafka_sink.producer.producer_parts import sequencer_of
 from spark_kafka_sink.producer.producer_record import LONE_RECORD_OVERHEAD_BYTES, RecordDetails
@@ -36,7 +38,6 @@ from spark_kafka_sink.producer.sender.sender_parts import SenderParts
 from spark_kafka_sink.producer.single_records.record_bundle import GatheredRecord, RecordBundle, RecordFuture
 from spark_kafka_sink.producer.single_records.record_gatherer import RecordGatherer
 from spark_kafka_sink.producer.topic_rows import TopicRows, explicit_partitions, record_rows
-from spark_kafka_sink.producer.transactions.sequencer import IdempotentSequencer, Sequencer
 from spark_kafka_sink.protocol.error_codes import ErrorCode, Errors
 from spark_kafka_sink.protocol.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
 from spark_kafka_sink.protocol.messages.metadata import (

@@ -23,7 +23,7 @@ from spark_kafka_sink.errors import KafkaError
 from spark_kafka_sink.producer.accumulator.delivery import Delivery
 from spark_kafka_sink.producer.producer import KafkaProducer
 from spark_kafka_sink.producer.single_records.record_bundle import RecordFuture
-from spark_kafka_sink.producer.transactions.group_offsets import OffsetAndMetadata
+from spark_kafka_sink.producer.txn_requests.group_offsets import OffsetAndMetadata
 from tests.producer.harness import tp
 from tests.producer.transactions.transactional_brokers import GROUP
 

@@ -22,8 +22,8 @@ from spark_kafka_sink.network.metadata import Metadata
 from spark_kafka_sink.producer import producer as producer_module
 from spark_kafka_sink.producer import producer_parts as parts_module
 from spark_kafka_sink.producer.producer import KafkaProducer
-from spark_kafka_sink.producer.transactions import txn_request_queue as queue_module
 from spark_kafka_sink.producer.transactions.transaction_manager import TransactionManager
+from spark_kafka_sink.producer.txn_requests import txn_request_queue as queue_module
 from tests.fakes.clock import ManualClock
 from tests.producer.simulated_cluster import SimulatedClient, SimulatedCluster
 

@@ -20,7 +20,7 @@ from spark_kafka_sink.errors import KafkaError
 from spark_kafka_sink.exactly_once import heartbeat as heartbeat_module
 from spark_kafka_sink.exactly_once.writes import CommitFailedError, DriverTime, ReplayError, WriteAbortedError
 from spark_kafka_sink.producer.transactions.transaction_manager import TransactionManager
-from spark_kafka_sink.producer.transactions.txn_request_handlers import FindCoordinatorHandler
+from spark_kafka_sink.producer.txn_requests.txn_request_handlers import FindCoordinatorHandler
 from spark_kafka_sink.protocol.api_keys import ApiKey
 from spark_kafka_sink.protocol.error_codes import Errors
 from spark_kafka_sink.protocol.messages.metadata import MetadataRequest

@@ -18,7 +18,7 @@ from spark_kafka_sink.producer.accumulator.delivery import UNKNOWN_OFFSET
 from spark_kafka_sink.producer.accumulator.producer_batch import FinalState, ProducerBatch
 from spark_kafka_sink.producer.sender.retry import BatchFacts, NextStep, next_step
 from spark_kafka_sink.producer.sender.sender_parts import SenderParts
-from spark_kafka_sink.producer.transactions.transaction_errors import idempotent_write_denied_error
+from spark_kafka_sink.producer.txn_requests.transaction_errors import idempotent_write_denied_error
 from spark_kafka_sink.protocol.error_codes import ErrorCode, Errors, Persisted
 from spark_kafka_sink.protocol.messages.produce import PartitionProduceResponse
 from spark_kafka_sink.protocol.permissions import to_grant

@@ -10,7 +10,7 @@ import enum
 from collections.abc import Callable
 from typing import NamedTuple
 
-from spark_kafka_sink.producer.transactions.sequencer import SequenceFacts
+from spark_kafka_sink.producer.idempotence.sequencer import SequenceFacts
 from spark_kafka_sink.protocol.error_codes import ErrorCode, Errors
 
 

@@ -8,7 +8,7 @@ Uses RecordAccumulator, Sequencer and a KafkaClient; KafkaProducer starts and st
     produce_requests    builds Produce requests and reads their answers
     batch_outcomes      what an answer or a failure means for a batch (retry.py decides)
     expiry              delivery.timeout.ms
-    transactions/       the producer's id and epoch, the numbering of batches, transactions
+    idempotence/        the producer's id and epoch, the numbering of batches; transactions/ for transactional producers
 """
 
 from __future__ import annotations

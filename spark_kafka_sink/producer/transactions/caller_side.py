@@ -15,9 +15,9 @@ from typing import ParamSpec, TypeVar
 from spark_kafka_sink.clock import Clock
 from spark_kafka_sink.errors import IllegalStateError, KafkaTimeoutError, TransactionTimeoutError, fresh_copy
 from spark_kafka_sink.interrupts import LiveCalls, Waiters
-from spark_kafka_sink.producer.transactions.group_offsets import checked_group, checked_offsets, checked_text
 from spark_kafka_sink.producer.transactions.transaction_manager import TransactionManager
-from spark_kafka_sink.producer.transactions.transactional_call import CalledMethod, TransactionalCall
+from spark_kafka_sink.producer.txn_requests.group_offsets import checked_group, checked_offsets, checked_text
+from spark_kafka_sink.producer.txn_requests.transactional_call import CalledMethod, TransactionalCall
 from spark_kafka_sink.protocol.producer_identity import PreparedTransaction
 
 P = ParamSpec("P")

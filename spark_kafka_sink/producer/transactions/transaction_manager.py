@@ -1,13 +1,7 @@
-"""The state of a transactional producer: the transactional half of Kafka's TransactionManager.
+"""Carries out the transactional calls, and decides what answers and failures mean for the transaction.
 
-    UNINITIALIZED ─▶ INITIALIZING ─▶ READY ─▶ IN_TRANSACTION ─▶ COMMITTING / ABORTING ─▶ READY, or BUMPING_EPOCH ─▶ READY
-                                                 │    └▶ PREPARED ─▶ COMMITTING / ABORTING, or another process ends it
-                                                 └▶ ABORTABLE_ERROR ─▶ ABORTING      FATAL_ERROR is reachable from each
-    COMMITTING ─▶ ABORTABLE_ERROR
-    INITIALIZING, BUMPING_EPOCH: denied ─▶ UNINITIALIZED      READY, PREPARED: another transactional id ─▶ UNINITIALIZED
-
-Callers post calls (PostedCalls) and wait; the Sender takes them (`begin_round`) and alone moves the state. Between transactions
-it looks whether the brokers speak transactions of version 2 (KIP-890):
+The transactional half of Kafka's TransactionManager. Callers post calls (PostedCalls) and wait; the Sender takes them
+(`begin_round`) and alone moves the state. Between transactions it looks whether the brokers speak version 2 (KIP-890):
 
     version 2   a partition joins the transaction by its first Produce, a group by its TxnOffsetCommit; each end bumps the epoch
     version 1   AddPartitionsToTxn and AddOffsetsToTxn come first; InitProducerId bumps the epoch, usually after errors only
@@ -36,13 +30,10 @@ from spark_kafka_sink.network.cluster import Node
 from spark_kafka_sink.network.coordinators import CoordinatorKey
 from spark_kafka_sink.network.kafka_client import KafkaClient
 from spark_kafka_sink.producer.accumulator.producer_batch import ProducerBatch
-from spark_kafka_sink.producer.transactions.sequencer import (
-    MAX_EPOCH,
-    IdempotentSequencer,
-    SequenceFacts,
-    SequencerState,
-)
-from spark_kafka_sink.producer.transactions.transaction_errors import (
+from spark_kafka_sink.producer.idempotence.numbering import NumberingSequencer, SequencerState
+from spark_kafka_sink.producer.idempotence.sequencer import SequenceFacts
+from spark_kafka_sink.producer.transactions.transaction_states import ALLOWED_STATES, NEXT_TXN_STATES, STATE_TEXTS
+from spark_kafka_sink.producer.txn_requests.transaction_errors import (
     ErrorEffect,
     abortable_error,
     aborted_error,
@@ -50,8 +41,8 @@ from spark_kafka_sink.producer.transactions.transaction_errors import (
     fenced_error,
     maybe_committed_error,
 )
-from spark_kafka_sink.producer.transactions.transactional_call import CalledMethod, PostedCalls, TransactionalCall
-from spark_kafka_sink.producer.transactions.txn_request_handlers import (
+from spark_kafka_sink.producer.txn_requests.transactional_call import CalledMethod, PostedCalls, TransactionalCall
+from spark_kafka_sink.producer.txn_requests.txn_request_handlers import (
     MAX_ABORTS_AMID_CONTROL_RECORDS,
     MAX_FIRST_BACKOFF_MS,
     AddOffsetsToTxnHandler,
@@ -71,60 +62,12 @@ from spark_kafka_sink.protocol.messages.end_txn import LAST_END_TXN_VERSION_BEFO
 from spark_kafka_sink.protocol.messages.find_coordinator import KeyType
 from spark_kafka_sink.protocol.messages.produce import LAST_PRODUCE_VERSION_BEFORE_TV2
 from spark_kafka_sink.protocol.messages.txn_offset_commit import LAST_TXN_OFFSET_COMMIT_VERSION_BEFORE_TV2
-from spark_kafka_sink.protocol.producer_identity import NO_PRODUCER, PreparedTransaction, ProducerIdentity
+from spark_kafka_sink.protocol.producer_identity import MAX_EPOCH, NO_PRODUCER, PreparedTransaction, ProducerIdentity
 from spark_kafka_sink.protocol.topic_partition import TopicPartition
 
 logger = logging.getLogger(__name__)
 
 FIRST_INIT_VERSION_WITH_IDENTITY = 3  # of InitProducerId
-
-NEXT_TXN_STATES = {  # as NEXT_STATES of an idempotent producer
-    SequencerState.UNINITIALIZED: {SequencerState.INITIALIZING},
-    SequencerState.INITIALIZING: {SequencerState.READY, SequencerState.UNINITIALIZED},
-    SequencerState.READY: {SequencerState.IN_TRANSACTION, SequencerState.UNINITIALIZED},
-    SequencerState.IN_TRANSACTION: {
-        SequencerState.PREPARED,
-        SequencerState.COMMITTING,
-        SequencerState.ABORTING,
-        SequencerState.ABORTABLE_ERROR,
-    },
-    SequencerState.PREPARED: {
-        SequencerState.COMMITTING,
-        SequencerState.ABORTING,
-        SequencerState.UNINITIALIZED,  # under another transactional id
-    },
-    SequencerState.COMMITTING: {SequencerState.READY, SequencerState.BUMPING_EPOCH, SequencerState.ABORTABLE_ERROR},
-    SequencerState.ABORTING: {SequencerState.READY, SequencerState.BUMPING_EPOCH},
-    SequencerState.BUMPING_EPOCH: {
-        SequencerState.READY,
-        SequencerState.UNINITIALIZED,  # it was denied
-    },
-    SequencerState.ABORTABLE_ERROR: {SequencerState.ABORTING},
-    SequencerState.FATAL_ERROR: set(),
-}
-
-ALLOWED_STATES = {
-    CalledMethod.USE_ID: {SequencerState.UNINITIALIZED, SequencerState.READY, SequencerState.PREPARED},
-    CalledMethod.INIT: {SequencerState.UNINITIALIZED},
-    CalledMethod.BEGIN: {SequencerState.READY, SequencerState.BUMPING_EPOCH},
-    CalledMethod.SEND_OFFSETS: {SequencerState.IN_TRANSACTION},
-    CalledMethod.PREPARE: {SequencerState.IN_TRANSACTION},
-    CalledMethod.COMMIT: {SequencerState.IN_TRANSACTION, SequencerState.PREPARED},
-    CalledMethod.ABORT: {SequencerState.IN_TRANSACTION, SequencerState.PREPARED, SequencerState.ABORTABLE_ERROR},
-}
-
-_STATE_TEXTS = {
-    SequencerState.UNINITIALIZED: "before init_transactions()",
-    SequencerState.INITIALIZING: "while init_transactions() is under way",
-    SequencerState.BUMPING_EPOCH: "outside of a transaction: call begin_transaction() first; init_transactions() is called once",
-    SequencerState.READY: "outside of a transaction: call begin_transaction() first; init_transactions() is called once",
-    SequencerState.IN_TRANSACTION: "within a transaction: call commit_transaction() or abort_transaction() first",
-    SequencerState.PREPARED: "in a prepared transaction: it can only be committed or aborted",
-    SequencerState.COMMITTING: "while the transaction is being committed",
-    SequencerState.ABORTING: "while the transaction is being aborted",
-    SequencerState.ABORTABLE_ERROR: "after an error in the transaction: call abort_transaction() first",
-    SequencerState.FATAL_ERROR: "after a fatal error: close the producer",
-}
 
 
 class TransactionVersion:
@@ -150,8 +93,12 @@ class TransactionVersion:
         return versions is None or versions.max_version(ApiKey.INIT_PRODUCER_ID) >= FIRST_INIT_VERSION_WITH_IDENTITY
 
 
-class TransactionManager(IdempotentSequencer):
-    """The sequencer of a transactional producer, which also carries out its callers' calls. Arguments as IdempotentSequencer."""
+class TransactionManager(NumberingSequencer):
+    """The sequencer of a transactional producer, which also carries out its callers' calls. Arguments as NumberingSequencer.
+
+    Within a transaction no epoch is bumped and no gap closed: a batch that failed has made the transaction abortable, and the
+    next epoch begins at 0.
+    """
 
     transactional_id: str
     next_states = NEXT_TXN_STATES
@@ -199,7 +146,7 @@ class TransactionManager(IdempotentSequencer):
             return None
         if begin_error is not None and method is CalledMethod.BEGIN:
             return fresh_copy(begin_error)
-        return IllegalStateError(f"{method.value}() is not possible {_STATE_TEXTS[state]}")
+        return IllegalStateError(f"{method.value}() is not possible {STATE_TEXTS[state]}")
 
     @property
     def is_at_rest(self) -> bool:
@@ -513,13 +460,6 @@ class TransactionManager(IdempotentSequencer):
         return aborted_error(self.last_error) if are_lost else None
 
     # BATCHES
-
-    def prepare_drain(self) -> None:
-        """Nothing: within a transaction no epoch is bumped and no gap closed. A batch that failed has made the transaction
-        abortable, and the next epoch begins at 0."""
-
-    def request_epoch_bump(self, topic_partition: TopicPartition) -> None:
-        raise RuntimeError(f"{topic_partition}: the epoch cannot be bumped within a transaction")
 
     def must_stop_draining(self, first: ProducerBatch) -> bool:
         if not self.identity.is_valid or not self.has_open_transaction:

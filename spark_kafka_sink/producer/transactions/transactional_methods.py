@@ -25,7 +25,7 @@ from typing import Any, ParamSpec, TypeVar
 
 from spark_kafka_sink.errors import FatalProducerError, IllegalStateError, KafkaError
 from spark_kafka_sink.producer.transactions.caller_side import CallerSide
-from spark_kafka_sink.producer.transactions.group_offsets import ConsumerGroupMetadata, OffsetAndMetadata
+from spark_kafka_sink.producer.txn_requests.group_offsets import ConsumerGroupMetadata, OffsetAndMetadata
 from spark_kafka_sink.protocol.producer_identity import PreparedTransaction
 from spark_kafka_sink.protocol.topic_partition import TopicPartition
 

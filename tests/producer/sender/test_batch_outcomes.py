@@ -7,11 +7,12 @@ import re
 import pytest
 
 from spark_kafka_sink.errors import BrokerError, KafkaError
-from spark_kafka_sink.producer.transactions.sequencer import MAX_EPOCH, SequencerState
+from spark_kafka_sink.producer.idempotence.numbering import SequencerState
 from spark_kafka_sink.protocol.api_keys import ApiKey
 from spark_kafka_sink.protocol.error_codes import ErrorCode, Errors
 from spark_kafka_sink.protocol.messages.init_producer_id import InitProducerIdResponse
 from spark_kafka_sink.protocol.messages.produce import BatchIndexAndErrorMessage
+from spark_kafka_sink.protocol.producer_identity import MAX_EPOCH
 from tests.producer.harness import (
     PRODUCER_ID,
     TOPIC,

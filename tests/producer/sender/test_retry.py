@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from spark_kafka_sink.producer.idempotence.sequencer import SequenceFacts
 from spark_kafka_sink.producer.sender.retry import BatchFacts, NextStep, next_step
-from spark_kafka_sink.producer.transactions.sequencer import SequenceFacts
 from spark_kafka_sink.protocol.error_codes import ERROR_CODES, ErrorCode, Errors
 
 COMPLETE, RETRY, NEW_EPOCH, SPLIT, FAIL, FATAL = NextStep

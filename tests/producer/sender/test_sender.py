@@ -11,9 +11,9 @@ import pytest
 from spark_kafka_sink.errors import KafkaError, KafkaTimeoutError, ProducerClosedError
 from spark_kafka_sink.producer.sender.sender import MAX_SLEEP_MS, MIN_ROUND_MS
 from spark_kafka_sink.producer.single_records.record_bundle import RecordFuture
-from spark_kafka_sink.producer.transactions.sequencer import MAX_EPOCH
 from spark_kafka_sink.protocol.error_codes import Errors
 from spark_kafka_sink.protocol.messages.init_producer_id import InitProducerIdResponse
+from spark_kafka_sink.protocol.producer_identity import MAX_EPOCH
 from tests.producer.harness import (
     TOPIC,
     Stage,

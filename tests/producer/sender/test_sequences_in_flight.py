@@ -8,10 +8,11 @@ from __future__ import annotations
 import pytest
 
 from spark_kafka_sink.producer.accumulator.delivery import OffsetRange
-from spark_kafka_sink.producer.transactions.sequencer import MAX_EPOCH, SequencerState
+from spark_kafka_sink.producer.idempotence.numbering import SequencerState
 from spark_kafka_sink.protocol.error_codes import Errors
 from spark_kafka_sink.protocol.messages.init_producer_id import InitProducerIdResponse
 from spark_kafka_sink.protocol.messages.produce import PartitionProduceResponse, ProduceRequest
+from spark_kafka_sink.protocol.producer_identity import MAX_EPOCH
 from tests.producer.harness import PRODUCER_ID, TOPIC, Stage, partition_answer, tp
 from tests.producer.sender.stages import idempotent, identities, known, values
 from tests.producer.simulated_brokers import Fate, SimulatedBrokers

@@ -5,7 +5,7 @@ librdkafka's tests 0103 and 0105. What Java does for each record is a claim here
 version 2 (KIP-890). The idempotent half of these classes is in tests/producer/__init__.py.
 
     sending, ending, closing, coordinators   test_transactions_….py here: one thread, a manual clock, transaction_stage.py
-    errors                                   test_transaction_errors.py: what each error means for each request, as a table
+    errors                                   txn_requests/test_transaction_errors.py: what each error means for each request
     calls, lost_rows                         test_transactions_….py: callers' threads, sockets, FakeBroker
     producer                                 test_transactional_producer.py: whole transactions over FakeBroker
     brokers                                  tests/integration/test_transactions.py: a real broker, Java's reader, librdkafka

@@ -8,7 +8,7 @@ import pytest
 
 from spark_kafka_sink.errors import KafkaError
 from spark_kafka_sink.producer.accumulator.producer_batch import ProducerBatch
-from spark_kafka_sink.producer.transactions.sequencer import IdempotentSequencer
+from spark_kafka_sink.producer.idempotence.idempotent_sequencer import IdempotentSequencer
 from spark_kafka_sink.protocol.error_codes import Errors
 from spark_kafka_sink.protocol.messages.produce import ProduceRequest
 from tests.producer.harness import Stage, tp

@@ -26,12 +26,12 @@ from spark_kafka_sink.errors import (
 from spark_kafka_sink.producer.producer import KafkaProducer
 from spark_kafka_sink.producer.producer_record import ProducerRecord
 from spark_kafka_sink.producer.task_producer import TaskProducer
-from spark_kafka_sink.producer.transactions.group_offsets import ConsumerGroupMetadata, OffsetAndMetadata
-from spark_kafka_sink.producer.transactions.sequencer import MAX_EPOCH
-from spark_kafka_sink.producer.transactions.txn_request_handlers import TxnOffsetCommitHandler
+from spark_kafka_sink.producer.txn_requests.group_offsets import ConsumerGroupMetadata, OffsetAndMetadata
+from spark_kafka_sink.producer.txn_requests.txn_request_handlers import TxnOffsetCommitHandler
 from spark_kafka_sink.protocol.api_keys import ApiKey
 from spark_kafka_sink.protocol.error_codes import ErrorCode, Errors
 from spark_kafka_sink.protocol.messages.find_coordinator import KeyType
+from spark_kafka_sink.protocol.producer_identity import MAX_EPOCH
 from spark_kafka_sink.protocol.topic_partition import TopicPartition
 from tests.fakes.fake_broker import FakeBroker
 from tests.fakes.transaction_coordinator import State as TransactionState

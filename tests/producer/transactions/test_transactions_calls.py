@@ -25,8 +25,8 @@ from spark_kafka_sink.errors import (
     TransactionTimeoutError,
 )
 from spark_kafka_sink.producer.producer import KafkaProducer
-from spark_kafka_sink.producer.transactions.group_offsets import ConsumerGroupMetadata, OffsetAndMetadata
-from spark_kafka_sink.producer.transactions.transactional_call import TransactionalCall
+from spark_kafka_sink.producer.txn_requests.group_offsets import ConsumerGroupMetadata, OffsetAndMetadata
+from spark_kafka_sink.producer.txn_requests.transactional_call import TransactionalCall
 from spark_kafka_sink.protocol.api_keys import ApiKey
 from spark_kafka_sink.protocol.error_codes import ErrorCode, Errors
 from spark_kafka_sink.protocol.messages.find_coordinator import KeyType

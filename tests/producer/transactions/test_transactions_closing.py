@@ -9,9 +9,9 @@ from threading import Lock, Thread
 import pytest
 
 from spark_kafka_sink.errors import AbortableTransactionError, KafkaError, TransactionAbortedError, TransactionTimeoutError
-from spark_kafka_sink.producer.transactions.sequencer import SequencerState
+from spark_kafka_sink.producer.idempotence.numbering import SequencerState
 from spark_kafka_sink.producer.transactions.transaction_manager import TransactionManager
-from spark_kafka_sink.producer.transactions.transactional_call import CalledMethod, TransactionalCall
+from spark_kafka_sink.producer.txn_requests.transactional_call import CalledMethod, TransactionalCall
 from spark_kafka_sink.protocol.api_keys import ApiKey
 from spark_kafka_sink.protocol.error_codes import Errors
 from tests.producer.harness import TOPIC, all_good, partition_answer, produce_response

@@ -17,9 +17,9 @@ from spark_kafka_sink.errors import (
     TransactionAbortedError,
 )
 from spark_kafka_sink.network.kafka_client import ClientRequest
-from spark_kafka_sink.producer.transactions.group_offsets import ConsumerGroupMetadata, OffsetAndMetadata
-from spark_kafka_sink.producer.transactions.sequencer import SequencerState
-from spark_kafka_sink.producer.transactions.transactional_call import CalledMethod, TransactionalCall
+from spark_kafka_sink.producer.idempotence.numbering import SequencerState
+from spark_kafka_sink.producer.txn_requests.group_offsets import ConsumerGroupMetadata, OffsetAndMetadata
+from spark_kafka_sink.producer.txn_requests.transactional_call import CalledMethod, TransactionalCall
 from spark_kafka_sink.protocol.api_keys import ApiKey
 from spark_kafka_sink.protocol.error_codes import ErrorCode, Errors
 from spark_kafka_sink.protocol.messages.add_partitions_to_txn import (

@@ -20,13 +20,14 @@ from spark_kafka_sink.errors import (
     TransactionAbortedError,
 )
 from spark_kafka_sink.network.backoff import ExponentialBackoff
+from spark_kafka_sink.producer.idempotence.numbering import SequencerState
 from spark_kafka_sink.producer.producer import CLOSE_MARGIN_MS
-from spark_kafka_sink.producer.transactions.sequencer import MAX_EPOCH, SequencerState
-from spark_kafka_sink.producer.transactions.transactional_call import CalledMethod, TransactionalCall
-from spark_kafka_sink.producer.transactions.txn_request_handlers import MAX_ABORTS_AMID_CONTROL_RECORDS
+from spark_kafka_sink.producer.txn_requests.transactional_call import CalledMethod, TransactionalCall
+from spark_kafka_sink.producer.txn_requests.txn_request_handlers import MAX_ABORTS_AMID_CONTROL_RECORDS
 from spark_kafka_sink.protocol.api_keys import ApiKey
 from spark_kafka_sink.protocol.error_codes import ErrorCode, Errors
 from spark_kafka_sink.protocol.messages.produce import BatchIndexAndErrorMessage
+from spark_kafka_sink.protocol.producer_identity import MAX_EPOCH
 from tests.producer.harness import TOPIC, partition_answer, produce_response
 from tests.producer.transactions.transaction_stage import ID, TransactionStage
 

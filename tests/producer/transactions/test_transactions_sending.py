@@ -9,8 +9,8 @@ from __future__ import annotations
 import pytest
 
 from spark_kafka_sink.errors import AbortableTransactionError, FatalProducerError, KafkaError, TransactionAbortedError
-from spark_kafka_sink.producer.transactions.sequencer import SequencerState
-from spark_kafka_sink.producer.transactions.transactional_call import CalledMethod
+from spark_kafka_sink.producer.idempotence.numbering import SequencerState
+from spark_kafka_sink.producer.txn_requests.transactional_call import CalledMethod
 from spark_kafka_sink.protocol.api_keys import ApiKey
 from spark_kafka_sink.protocol.error_codes import ErrorCode, Errors
 from spark_kafka_sink.protocol.messages.add_partitions_to_txn import AddPartitionsToTxnRequest

@@ -21,9 +21,9 @@ from spark_kafka_sink.errors import KafkaError
 from spark_kafka_sink.network.kafka_client import ClientRequest
 from spark_kafka_sink.producer.accumulator.delivery import Delivery
 from spark_kafka_sink.producer.transactions.caller_side import CallerSide
-from spark_kafka_sink.producer.transactions.group_offsets import ConsumerGroupMetadata, OffsetAndMetadata
 from spark_kafka_sink.producer.transactions.transaction_manager import TransactionManager
-from spark_kafka_sink.producer.transactions.transactional_call import NO_GROUP, CalledMethod, TransactionalCall
+from spark_kafka_sink.producer.txn_requests.group_offsets import ConsumerGroupMetadata, OffsetAndMetadata
+from spark_kafka_sink.producer.txn_requests.transactional_call import NO_GROUP, CalledMethod, TransactionalCall
 from spark_kafka_sink.protocol.api_keys import ApiKey
 from spark_kafka_sink.protocol.error_codes import ErrorCode
 from spark_kafka_sink.protocol.messages.end_txn import EndTxnRequest

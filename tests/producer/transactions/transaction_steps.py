@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Protocol
 
-from spark_kafka_sink.producer.transactions.group_offsets import ConsumerGroupMetadata
+from spark_kafka_sink.producer.txn_requests.group_offsets import ConsumerGroupMetadata
 from spark_kafka_sink.protocol.api_keys import ApiKey
 from spark_kafka_sink.protocol.messages.find_coordinator import KeyType
 from spark_kafka_sink.protocol.topic_partition import TopicPartition

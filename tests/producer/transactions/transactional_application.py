@@ -24,9 +24,9 @@ from spark_kafka_sink.errors import (
     TransactionAbortedError,
     TransactionTimeoutError,
 )
+from spark_kafka_sink.producer.idempotence.numbering import SequencerState
 from spark_kafka_sink.producer.producer_record import RecordMetadata
-from spark_kafka_sink.producer.transactions.group_offsets import OffsetAndMetadata
-from spark_kafka_sink.producer.transactions.sequencer import SequencerState
+from spark_kafka_sink.producer.txn_requests.group_offsets import OffsetAndMetadata
 from spark_kafka_sink.protocol.api_keys import ApiKey
 from spark_kafka_sink.protocol.error_codes import Errors
 from spark_kafka_sink.protocol.messages.end_txn import EndTxnRequest

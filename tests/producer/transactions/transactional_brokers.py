@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from spark_kafka_sink.producer.producer import KafkaProducer
 from spark_kafka_sink.producer.task_producer import TaskProducer
-from spark_kafka_sink.producer.transactions.group_offsets import ConsumerGroupMetadata
+from spark_kafka_sink.producer.txn_requests.group_offsets import ConsumerGroupMetadata
 from spark_kafka_sink.protocol.api_keys import ApiKey
 from tests.fakes.fake_broker import FakeBroker
 from tests.producer.producers import task_producer_of

@@ -11,7 +11,7 @@ import kafka.structs
 import pytest
 from confluent_kafka import Consumer
 
-from spark_kafka_sink.producer.transactions.group_offsets import (
+from spark_kafka_sink.producer.txn_requests.group_offsets import (
     ConsumerGroupMetadata,
     OffsetAndMetadata,
     checked_group,

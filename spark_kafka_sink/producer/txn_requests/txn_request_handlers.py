@@ -20,9 +20,9 @@ from typing import Any, ClassVar, NamedTuple
 from spark_kafka_sink.errors import KafkaError, ProtocolError
 from spark_kafka_sink.network.cluster import Node
 from spark_kafka_sink.network.coordinators import CoordinatorDirectory, CoordinatorKey, read_coordinator
-from spark_kafka_sink.producer.transactions.group_offsets import OffsetAndMetadata
-from spark_kafka_sink.producer.transactions.transaction_errors import ErrorEffect, effect_of
-from spark_kafka_sink.producer.transactions.transactional_call import TransactionalCall
+from spark_kafka_sink.producer.txn_requests.group_offsets import OffsetAndMetadata
+from spark_kafka_sink.producer.txn_requests.transaction_errors import ErrorEffect, effect_of
+from spark_kafka_sink.producer.txn_requests.transactional_call import TransactionalCall
 from spark_kafka_sink.protocol.api_keys import ApiKey
 from spark_kafka_sink.protocol.error_codes import ErrorCode, Errors
 from spark_kafka_sink.protocol.messages.add_offsets_to_txn import AddOffsetsToTxnRequest

@@ -11,9 +11,11 @@ import pytest
 
 from spark_kafka_sink.errors import KafkaError
 from spark_kafka_sink.producer.accumulator.producer_batch import ProducerBatch
-from spark_kafka_sink.producer.transactions.sequencer import MAX_EPOCH, NEXT_STATES, IdempotentSequencer, SequencerState
-from spark_kafka_sink.producer.transactions.transaction_manager import NEXT_TXN_STATES, TransactionManager
-from spark_kafka_sink.protocol.producer_identity import ProducerIdentity
+from spark_kafka_sink.producer.idempotence.idempotent_sequencer import IdempotentSequencer
+from spark_kafka_sink.producer.idempotence.numbering import SequencerState
+from spark_kafka_sink.producer.transactions.transaction_manager import TransactionManager
+from spark_kafka_sink.producer.transactions.transaction_states import NEXT_TXN_STATES
+from spark_kafka_sink.protocol.producer_identity import MAX_EPOCH, ProducerIdentity
 from spark_kafka_sink.protocol.topic_partition import TopicPartition
 from tests.fakes.clock import ManualClock
 from tests.fakes.mock_client import MockClient
@@ -87,7 +89,7 @@ LEGAL_IN_TRANSACTIONS += [
 LEGAL_IN_TRANSACTIONS += [(SequencerState.ABORTABLE_ERROR, SequencerState.ABORTING)]
 
 
-@pytest.mark.parametrize(("source", "target"), list(itertools.product(NEXT_STATES, SequencerState)))
+@pytest.mark.parametrize(("source", "target"), list(itertools.product(IdempotentSequencer.next_states, SequencerState)))
 def test_states_change_as_the_table_says_and_an_illegal_move_changes_nothing(
     source: SequencerState, target: SequencerState
 ) -> None:

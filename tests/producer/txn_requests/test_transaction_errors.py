@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from spark_kafka_sink.producer.transactions.transaction_errors import TXN_ERROR_RULES, ErrorEffect, effect_of
+from spark_kafka_sink.producer.txn_requests.transaction_errors import TXN_ERROR_RULES, ErrorEffect, effect_of
 from spark_kafka_sink.protocol.api_keys import ApiKey
 from spark_kafka_sink.protocol.error_codes import ErrorCode, Errors
 

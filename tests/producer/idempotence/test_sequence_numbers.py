@@ -7,7 +7,7 @@ from collections import defaultdict
 import pytest
 
 from spark_kafka_sink.producer.accumulator.producer_batch import MAX_SEQUENCE, ProducerBatch
-from spark_kafka_sink.producer.transactions.sequencer import PartitionSequences
+from spark_kafka_sink.producer.idempotence.numbering import PartitionSequences
 from spark_kafka_sink.protocol.producer_identity import NO_PRODUCER, ProducerIdentity
 from tests.producer.harness import tp
 

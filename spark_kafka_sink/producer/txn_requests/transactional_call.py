@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from spark_kafka_sink.clock import Clock
 from spark_kafka_sink.errors import KafkaError, copy_to_keep
 from spark_kafka_sink.interrupts import LiveCalls, Waiters
-from spark_kafka_sink.producer.transactions.group_offsets import NO_GROUP, ConsumerGroupMetadata, OffsetAndMetadata
+from spark_kafka_sink.producer.txn_requests.group_offsets import NO_GROUP, ConsumerGroupMetadata, OffsetAndMetadata
 from spark_kafka_sink.protocol.topic_partition import TopicPartition
 
 

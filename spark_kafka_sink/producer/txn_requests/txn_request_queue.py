@@ -22,8 +22,8 @@ from spark_kafka_sink.errors import KafkaError
 from spark_kafka_sink.network.backoff import ExponentialBackoff
 from spark_kafka_sink.network.coordinators import CoordinatorDirectory, CoordinatorKey
 from spark_kafka_sink.network.kafka_client import ClientRequest, ClientResponse, KafkaClient
-from spark_kafka_sink.producer.transactions.transaction_errors import ErrorEffect
-from spark_kafka_sink.producer.transactions.txn_request_handlers import (
+from spark_kafka_sink.producer.txn_requests.transaction_errors import ErrorEffect
+from spark_kafka_sink.producer.txn_requests.txn_request_handlers import (
     AnswerProblem,
     EndTxnHandler,
     FindCoordinatorHandler,
@@ -38,7 +38,7 @@ MIN_WAIT_MS = 50  # between looks for a broker that can be asked, however small 
 
 
 class RequestSequencer(Protocol):
-    """What TxnRequestQueue needs of the IdempotentSequencer that owns it."""
+    """What TxnRequestQueue needs of the NumberingSequencer that owns it."""
 
     def refusal_of_request(self, request: TxnRequestHandler) -> KafkaError | None: ...
 

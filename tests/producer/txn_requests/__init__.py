@@ -1,0 +1,1 @@
+"""Tests of the requests to coordinators: what they carry, and what each error of an answer means."""
