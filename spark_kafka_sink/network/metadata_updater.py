@@ -101,22 +101,22 @@ class MetadataUpdater:
         if self._metadata.cluster().is_bootstrap:
             logger.debug("! bootstrap server %s disconnected before it answered with metadata", node)
         if self.is_update_due(now_ms):
-            self.handle_failed_request(now_ms)
+            self._metadata.note_failed_update(now_ms)
         self._metadata.request_update(f"lost the connection to {node}")  # the metadata may be out of date
 
-    def handle_failed_request(self, now_ms: int, *, fatal_error: KafkaError | None = None) -> None:
+    def handle_failed_request(self, request: Request[Any], now_ms: int, *, fatal_error: KafkaError | None = None) -> None:
         """Let the next request be sent after a back-off. `fatal_error`: a caller that waits for metadata gets it."""
+        if self._take_if_in_progress(request) is None:
+            return
         if fatal_error is not None:
             self._metadata.report_error(fatal_error)
         self._metadata.note_failed_update(now_ms)
-        self._request_in_progress = None
 
     def handle_response(self, request: Request[Any], response: MetadataResponse, version: int, now_ms: int) -> None:
         """Pass the answer on to Metadata, with a warning for each topic that has an error. Ends the request in progress."""
-        in_progress = self._request_in_progress
-        if in_progress is None or in_progress.request is not request:
-            return  # after an interrupt of a send, an answer comes that nothing waits for
-        self._request_in_progress = None
+        in_progress = self._take_if_in_progress(request)
+        if in_progress is None:
+            return
         self._warn_of_topics(response, now_ms, is_partial=in_progress.is_partial_update)
         _warn_of_lost_listeners(response)
         if response.error_code == Errors.REBOOTSTRAP_REQUIRED.number:
@@ -136,6 +136,14 @@ class MetadataUpdater:
                 is_partial_update=in_progress.is_partial_update,
                 has_reliable_leader_epochs=version >= _FIRST_VERSION_WITH_RELIABLE_EPOCHS,
             )
+
+    def _take_if_in_progress(self, request: Request[Any]) -> MetadataRequestAndVersion | None:
+        """End the request in progress. None if it is another one: nothing waits for a request whose send was interrupted."""
+        in_progress = self._request_in_progress
+        if in_progress is None or in_progress.request is not request:
+            return None
+        self._request_in_progress = None
+        return in_progress
 
     def _warn_of_topics(self, response: MetadataResponse, now_ms: int, *, is_partial: bool) -> None:
         """Warn once of each topic's error. A topic in creation is unknown, then has no leader: a warning only if that lasts."""

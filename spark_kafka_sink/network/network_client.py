@@ -265,7 +265,7 @@ class NetworkClient:
         try:
             self._connections[node_id].send_internal(message, now_ms)
         except UnsupportedVersionError as error:
-            self._updater.handle_failed_request(now_ms, fatal_error=error)
+            self._updater.handle_failed_request(message, now_ms, fatal_error=error)
 
     # THE LOOP
 
@@ -451,7 +451,7 @@ class NetworkClient:
                 )
                 self._responses += [response]
             elif isinstance(oldest_request.request.message, MetadataRequest):
-                self._updater.handle_failed_request(now_ms)
+                self._updater.handle_failed_request(oldest_request.request.message, now_ms)
             connection.in_flight.popleft()
             too_large_error = None  # only the oldest request has this error
 

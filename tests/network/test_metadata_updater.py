@@ -126,8 +126,9 @@ def test_another_error_of_a_topic_and_the_same_one_after_recovery_warn_again(
     assert levels(caplog) == ["WARNING", "WARNING", "DEBUG", "WARNING"]
 
 
-def test_an_answer_to_an_interrupted_request_is_not_taken_for_the_next_ones(cluster: Cluster) -> None:
-    """The answer about a new topic was applied as one about all topics, and those that were known left the cluster."""
+@pytest.fixture
+def interrupted_and_next(cluster: Cluster) -> tuple[MetadataRequest, MetadataRequest]:
+    """A request about a new topic, whose send was interrupted, and the one that is in progress since."""
     cluster.answer(None)
     now_ms = cluster.clock.now_ms()
     cluster.metadata.add_topic("new", now_ms)
@@ -136,8 +137,28 @@ def test_an_answer_to_an_interrupted_request_is_not_taken_for_the_next_ones(clus
         cluster.updater.maybe_update(now_ms)
     cluster.metadata.request_update("the test says so", is_urgent=True)
     cluster.updater.maybe_update(now_ms)
-    interrupted, waiting = cluster.sender.asked[-2:]
-    cluster.updater.handle_response(interrupted, metadata(topic("new", [0])), 13, now_ms)
+    interrupted_request, next_request = cluster.sender.asked[-2:]
+    return interrupted_request, next_request
+
+
+def test_an_answer_to_an_interrupted_request_is_not_taken_for_the_next_ones(
+    cluster: Cluster, interrupted_and_next: tuple[MetadataRequest, MetadataRequest]
+) -> None:
+    """The answer about a new topic was applied as one about all topics, and those that were known left the cluster."""
+    interrupted_request, next_request = interrupted_and_next
+    now_ms = cluster.clock.now_ms()
+    cluster.updater.handle_response(interrupted_request, metadata(topic("new", [0])), 13, now_ms)
     assert set(cluster.metadata.cluster().topics) == {"orders"}
-    cluster.updater.handle_response(waiting, metadata(topic("new", [0]), topic("orders", [0])), 13, now_ms)
+    cluster.updater.handle_response(next_request, metadata(topic("new", [0]), topic("orders", [0])), 13, now_ms)
+    assert set(cluster.metadata.cluster().topics) == {"orders", "new"}
+
+
+def test_the_loss_of_an_interrupted_request_does_not_end_the_next_one(
+    cluster: Cluster, interrupted_and_next: tuple[MetadataRequest, MetadataRequest]
+) -> None:
+    """It did, and the next one's answer was not read: new topics waited for a third request, after a back-off."""
+    interrupted_request, next_request = interrupted_and_next
+    now_ms = cluster.clock.now_ms()
+    cluster.updater.handle_failed_request(interrupted_request, now_ms)
+    cluster.updater.handle_response(next_request, metadata(topic("new", [0]), topic("orders", [0])), 13, now_ms)
     assert set(cluster.metadata.cluster().topics) == {"orders", "new"}
