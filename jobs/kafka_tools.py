@@ -28,5 +28,5 @@ def console_consumer_command(
     """
     command = tool_command(jars, "org.apache.kafka.tools.consumer.ConsoleConsumer", bootstrap_servers, config)
     command += ["--topic", topic, "--from-beginning", "--max-messages", str(records), "--timeout-ms", str(timeout_ms)]
-    command += ["--isolation-level", "read_committed"]
+    command += ["--isolation-level", "read_committed", "--command-property", "allow.auto.create.topics=false"]
     return [*command, "--formatter-property", "print.key=true", "--formatter-property", "print.partition=true"]

@@ -529,11 +529,11 @@ def _status(work_dir: Path, _arguments: argparse.Namespace) -> int:
 
 
 def _read(work_dir: Path, arguments: argparse.Namespace) -> int:
-    """Prints what Kafka's console consumer prints: partition, key, value."""
+    """Prints what Kafka's console consumer prints: partition, key, value. Its version is ours: older ones lack its options."""
     cluster = LocalKafka.load(work_dir)
     if cluster is None or not cluster.running():
         raise ToolError(f"No broker runs in {work_dir}: start one before you read from it.")
-    jars = fetch_kafka(cluster.version)
+    jars = fetch_kafka(DEFAULT_KAFKA_VERSION)
     command = console_consumer_command(
         jars, cluster.bootstrap_servers, arguments.topic, arguments.max_records, timeout_ms=READ_IDLE_MS
     )

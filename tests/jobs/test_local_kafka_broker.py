@@ -7,8 +7,10 @@ import sys
 from pathlib import Path
 
 import pytest
+from confluent_kafka.admin import AdminClient
 from kafka import KafkaProducer
 
+from jobs import local_kafka
 from jobs.kafka_wire import is_answering
 from jobs.local_kafka import HOST, LocalKafka, main
 from spark_kafka_sink.tools.errors import ToolError
@@ -123,6 +125,19 @@ def test_a_topic_can_be_looked_at_from_a_shell(broker: LocalKafka, topic: Topic,
     _produce(broker, name, [b"one", b"two", b"three"])
     assert main(["read", "--work-dir", str(broker.work_dir), "--topic", name, "--max-records", "2"]) == 0
     assert capfd.readouterr().out.splitlines() == ["Partition:0\tnull\tone", "Partition:0\tnull\ttwo"]
+
+
+@pytest.mark.slow
+def test_a_look_at_a_topic_that_is_not_there_does_not_create_it(
+    broker: LocalKafka, topic: Topic, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A mistyped name created a topic, and the next look at it found nothing wrong."""
+    name = topic(partitions=1)
+    monkeypatch.setattr(local_kafka, "READ_IDLE_MS", 1000)
+    assert main(["read", "--work-dir", str(broker.work_dir), "--topic", f"{name}-mistyped"]) == 0
+    assert capfd.readouterr().out == ""
+    topics = AdminClient({"bootstrap.servers": broker.bootstrap_servers}).list_topics(timeout=10).topics
+    assert [each for each in topics if each.startswith(name)] == [name]
 
 
 def _produce(cluster: LocalKafka, topic: str, values: list[bytes], headers: list[tuple[str, bytes]] | None = None) -> None:

@@ -15,7 +15,7 @@ import pytest
 
 from jobs import local_kafka
 from jobs.broker_config import LocalNode
-from jobs.kafka_jars import file_lock
+from jobs.kafka_jars import DEFAULT_KAFKA_VERSION, file_lock
 from jobs.local_kafka import LocalKafka, _parser, main
 from jobs.processes import POLL_S
 from spark_kafka_sink.tools.errors import ToolError
@@ -44,7 +44,7 @@ class Running(LocalKafka):
     """A cluster of one broker that is up."""
 
     def __init__(self) -> None:
-        super().__init__(Path("/none"), version="4.3.1")
+        super().__init__(Path("/none"), version="4.1.1")
         self.nodes = {1: LocalNode(1, 9092, None, {})}
 
     def running(self) -> list[int]:
@@ -87,6 +87,16 @@ def test_a_read_that_takes_too_long_is_one_sentence(monkeypatch: pytest.MonkeyPa
     assert main(["read", "--topic", "orders"]) == 1
     said = "Reading orders took more than 0 s, and was stopped: read fewer records with --max-records."
     assert capsys.readouterr().err == f"local_kafka: error: {said}\n"
+
+
+def test_topics_of_an_older_broker_are_read_with_the_newest_tools(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The tools of the broker's version were used, and before 4.2 these do not know the options: `read` failed."""
+    versions: list[str] = []
+    monkeypatch.setattr(LocalKafka, "load", lambda _: Running())
+    monkeypatch.setattr(local_kafka, "fetch_kafka", lambda version: versions.append(version) or Path("/none"))
+    monkeypatch.setattr(local_kafka, "console_consumer_command", lambda *_, **__: ["true"])
+    assert main(["read", "--topic", "orders"]) == 0
+    assert versions == [DEFAULT_KAFKA_VERSION]
 
 
 @pytest.mark.parametrize("command", ["exit 7", "kill -9 $$"])
