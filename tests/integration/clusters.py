@@ -77,9 +77,9 @@ def running(command: Sequence[str | Path], log: Path, says: str, **more: str) ->
 def _await_words(process: subprocess.Popen[bytes], log: Path, says: str) -> re.Match[str]:
     deadline = time.monotonic() + START_LIMIT_S
     while time.monotonic() < deadline:
-        found = re.search(says, log.read_text(errors="replace"))
-        if found is not None:
-            return found
+        match = re.search(says, log.read_text(errors="replace"))
+        if match is not None:
+            return match
         assert process.poll() is None, log.read_text(errors="replace")[-4000:]
         time.sleep(POLL_S)
     raise AssertionError(f"{process.args!r} did not say {says!r} in {START_LIMIT_S} s: {log.read_text(errors='replace')[-4000:]}")
@@ -141,8 +141,8 @@ def wheel(directory: Path) -> Path:
     """The wheel of this checkout."""
     pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--no-input", "wheel"]
     run([*pip, ROOT, "--no-deps", "--no-build-isolation", "-q", "-w", directory], directory)
-    (found,) = directory.glob("*.whl")
-    return found
+    (file,) = directory.glob("*.whl")
+    return file
 
 
 def make_environment(

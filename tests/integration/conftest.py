@@ -13,7 +13,7 @@ from jobs.local_kafka import LocalKafka
 from tests.broker_properties import QUICK_TIMEOUTS
 from tests.fakes.fault_proxy import ProxiedKafka
 from tests.integration.exactly_once_world import World, world_of
-from tests.integration.exactly_once_writes import Seen
+from tests.integration.exactly_once_writes import CommittedReader
 from tests.integration.reading import ReadTopic
 from tests.integration.writing import FileStream
 
@@ -74,10 +74,10 @@ def stream(spark: SparkSession, tmp_path: Path) -> FileStream:
 
 
 @pytest.fixture
-def seen(broker: LocalKafka, read_topic: ReadTopic) -> Iterator[Seen]:
-    found = Seen(broker, read_topic)
-    yield found
-    found.close()
+def reader(broker: LocalKafka, read_topic: ReadTopic) -> Iterator[CommittedReader]:
+    committed_reader = CommittedReader(broker, read_topic)
+    yield committed_reader
+    committed_reader.close()
 
 
 @pytest.fixture(params=["none", "gzip", "lz4"])

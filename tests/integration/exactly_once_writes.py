@@ -19,8 +19,8 @@ from tests.integration.writing import FileStream
 Options = dict[str, str]
 
 
-class Seen:
-    """What readers of committed records see of a topic, when nothing is open under the prefix any more."""
+class CommittedReader:
+    """Reads what is committed to a topic, when nothing is open under the prefix any more."""
 
     def __init__(self, broker: LocalKafka, read_topic: ReadTopic) -> None:
         self._read = read_topic

@@ -20,11 +20,11 @@ def file_that_fails_commits(report_path: str) -> Path:
 
 class _Writer(KafkaStreamWriter):
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        asked = file_that_fails_commits(self.plan.options.report_path or "")
-        if not asked.exists():
+        failure_file = file_that_fails_commits(self.plan.options.report_path or "")
+        if not failure_file.exists():
             super().commit(messages, batchId)
             return
-        if asked.read_text() == "after":
+        if failure_file.read_text() == "after":
             super().commit(messages, batchId)
         raise RuntimeError("no commit, as planned")
 

@@ -41,14 +41,14 @@ class Admin:
         """
         from kafka import TopicPartition
 
-        wanted = {TopicPartition("t", number): nodes for number, nodes in replicas.items()}
+        reassignments = {TopicPartition("t", number): nodes for number, nodes in replicas.items()}
 
         def have_moved() -> bool:
             if self._client.list_partition_reassignments():
                 return False
             if self.replicas() == replicas:
                 return True
-            self._client.alter_partition_reassignments(wanted)
+            self._client.alter_partition_reassignments(reassignments)
             return False
 
         def are_led() -> bool:

@@ -32,13 +32,13 @@ def _inodes(table: Path, ports: set[int]) -> list[str]:
 
 
 def _files(pid: int) -> set[str]:
-    found = set()
+    files = set()
     for each in Path(f"/proc/{pid}/fd").glob("*"):
         try:
-            found.add(os.readlink(each))
+            files.add(os.readlink(each))
         except FileNotFoundError:  # closed meanwhile, or the process has ended
             continue
-    return found
+    return files
 
 
 def until(condition: Callable[[], bool], limit_s: float, what: str) -> None:

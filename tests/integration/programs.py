@@ -12,7 +12,7 @@ from pathlib import Path
 
 from jobs.local_kafka import LocalKafka
 from tests.integration.clusters import ROOT
-from tests.integration.exactly_once_writes import Seen
+from tests.integration.exactly_once_writes import CommittedReader
 from tests.integration.reading import ReadRecord
 
 ROWS = 12_000
@@ -100,9 +100,9 @@ def count_rows(records: list[ReadRecord]) -> Counter[int]:
     return Counter(int((record.value or b"-1")[:8]) for record in records)
 
 
-def committed_rows(seen: Seen, name: str) -> Counter[int]:
+def committed_rows(reader: CommittedReader, name: str) -> Counter[int]:
     """Of a topic whose name is the transactionalIdPrefix too."""
-    return count_rows(seen.records(name, name))
+    return count_rows(reader.records(name, name))
 
 
 BATCH_WRITES = """

@@ -106,8 +106,8 @@ def test_the_job_commands_run_in_a_fresh_copy(tmp_path: Path) -> None:
     copy, port, cluster = tmp_path / "copy", free_port(), tmp_path / "kafka"
     shutil.copytree(ROOT, copy, ignore=shutil.ignore_patterns(".git", ".venv*", "__pycache__", "dist", "build", ".*_cache"))
     prepare_inputs(copy)
-    (found,) = here("bash")
-    block = found.text.replace("localhost:9092", f"127.0.0.1:{port}").replace("/tmp/", f"{tmp_path}/")
+    (code_block,) = here("bash")
+    block = code_block.text.replace("localhost:9092", f"127.0.0.1:{port}").replace("/tmp/", f"{tmp_path}/")
     block = block.replace("local_kafka start", f"local_kafka --work-dir {cluster} start --port {port}")
     for command in ("read", "stop"):
         block = block.replace(f"local_kafka {command}", f"local_kafka --work-dir {cluster} {command}")

@@ -14,7 +14,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from jobs.local_kafka import LocalKafka
-from tests.integration.exactly_once_writes import Seen, exactly_once, fed, lines, numbered, once, unnamed
+from tests.integration.exactly_once_writes import CommittedReader, exactly_once, fed, lines, numbered, once, unnamed
 from tests.integration.processes import until
 from tests.integration.reading import Topic
 from tests.integration.writing import FileStream, conditions, error_of, run, save
@@ -27,7 +27,7 @@ LONGEST_START_S = 2.5  # in which Spark starts its tasks, so that a stop comes b
 
 
 def test_a_job_group_of_the_users_does_not_hide_a_second_write(
-    stream: FileStream, spark: SparkSession, broker: LocalKafka, topic: Topic, seen: Seen
+    stream: FileStream, spark: SparkSession, broker: LocalKafka, topic: Topic, reader: CommittedReader
 ) -> None:
     """The run was taken from the job group, and the second write for a repetition by another run: its rows were dropped with a
     warning, and the query went on."""
@@ -42,11 +42,11 @@ def test_a_job_group_of_the_users_does_not_hide_a_second_write(
     rows = stream.read().writeStream.foreachBatch(write)
     begin = rows.option("checkpointLocation", str(stream.checkpoint)).trigger(availableNow=True)
     assert REPLAY in conditions(error_of(lambda: run(begin)))
-    assert seen.values(name, name) == once(0, 50)
+    assert reader.values(name, name) == once(0, 50)
 
 
 def test_a_checkpoint_that_was_restored_and_brings_other_rows_stops_the_query(
-    stream: FileStream, broker: LocalKafka, topic: Topic, seen: Seen, tmp_path: Path
+    stream: FileStream, broker: LocalKafka, topic: Topic, reader: CommittedReader, tmp_path: Path
 ) -> None:
     """The query was healthy, and the rows of two batches were in Kafka nowhere."""
     name, backup = topic(2), tmp_path / "backup"
@@ -60,12 +60,12 @@ def test_a_checkpoint_that_was_restored_and_brings_other_rows_stops_the_query(
     fed(stream, 10, 20)
     fed(stream, 20, 30)
     go_on()
-    assert seen.values(name, name) == once(0, 30)
+    assert reader.values(name, name) == once(0, 30)
 
     shutil.rmtree(stream.checkpoint)
     shutil.copytree(backup, stream.checkpoint)
     go_on()  # the same rows: each batch is found
-    assert seen.values(name, name) == once(0, 30)
+    assert reader.values(name, name) == once(0, 30)
 
     shutil.rmtree(stream.checkpoint)
     shutil.copytree(backup, stream.checkpoint)
@@ -74,11 +74,11 @@ def test_a_checkpoint_that_was_restored_and_brings_other_rows_stops_the_query(
     message = error_of(go_on)
     assert REPLAY in conditions(message)
     assert re.search("version [12] is in Kafka with 10 rows", message)
-    assert seen.values(name, name) == once(0, 30)
+    assert reader.values(name, name) == once(0, 30)
 
 
 def test_a_stream_of_random_values_goes_on_where_the_user_keeps_the_first(
-    stream: FileStream, broker: LocalKafka, topic: Topic, seen: Seen, tmp_path: Path
+    stream: FileStream, broker: LocalKafka, topic: Topic, reader: CommittedReader, tmp_path: Path
 ) -> None:
     name, report, backup = topic(2), tmp_path / "report.jsonl", tmp_path / "backup"
 
@@ -95,12 +95,12 @@ def test_a_stream_of_random_values_goes_on_where_the_user_keeps_the_first(
     shutil.copytree(backup, stream.checkpoint)
     assert REPLAY in conditions(error_of(go_on))
     go_on(onNonDeterministicReplay="keepFirst")
-    assert Counter(value.split()[0] for value in seen.values(name, name).elements()) == once(0, 20)
+    assert Counter(value.split()[0] for value in reader.values(name, name).elements()) == once(0, 20)
     assert [each["exactly_once"]["other_rows"] for each in lines(report)] == [0, 0, 10]
 
 
 def test_a_stream_that_is_stopped_as_it_starts_leaves_nothing_open(
-    spark: SparkSession, broker: LocalKafka, topic: Topic, seen: Seen, tmp_path: Path
+    spark: SparkSession, broker: LocalKafka, topic: Topic, reader: CommittedReader, tmp_path: Path
 ) -> None:
     """In three of eight stops within two seconds a task that was still starting took its id after abort() had listed the ids.
     Readers waited for its transaction until it timed out."""
@@ -112,11 +112,11 @@ def test_a_stream_that_is_stopped_as_it_starts_leaves_nothing_open(
         query = writer.option("checkpointLocation", str(tmp_path / f"checkpoint{number}")).start()
         time.sleep(chance.uniform(0, LONGEST_START_S))  # when the stop comes is what varies
         query.stop()
-    until(lambda: seen.nothing_is_open(name), 30, "no transaction is open")
+    until(lambda: reader.nothing_is_open(name), 30, "no transaction is open")
 
 
 def test_what_writes_leave_on_brokers_does_not_grow_with_their_number(
-    spark: SparkSession, broker: LocalKafka, topic: Topic, seen: Seen
+    spark: SparkSession, broker: LocalKafka, topic: Topic, reader: CommittedReader
 ) -> None:
     """Each df.write left as many transactional ids as it had tasks, which brokers keep for seven days."""
     name, other = topic(2), topic(2)
@@ -125,5 +125,5 @@ def test_what_writes_leave_on_brokers_does_not_grow_with_their_number(
             numbered(spark, version * 10, version * 10 + 10), broker, **exactly_once(name, txnAppId="a"), txnVersion=str(version)
         )
         save(numbered(spark, version * 10, version * 10 + 10), broker, **unnamed(other))
-    assert len(seen.transactional_ids(name)) == len(seen.transactional_ids(other)) == 3
-    assert seen.values(name, name) == seen.values(other, other) == once(0, 50)
+    assert len(reader.transactional_ids(name)) == len(reader.transactional_ids(other)) == 3
+    assert reader.values(name, name) == reader.values(other, other) == once(0, 50)

@@ -80,8 +80,8 @@ def await_time_out(world: World, run: Run, *partitions: int) -> None:
     ids = [run.names.transactional_id(AttemptId("q", partition, 0)) for partition in partitions]
 
     def are_aborted() -> bool:
-        found = world.client.describe_transactions(ids).values()
-        return {None if each is None else each.state for each in found} == {TransactionState.COMPLETE_ABORT}
+        descriptions = world.client.describe_transactions(ids).values()
+        return {None if each is None else each.state for each in descriptions} == {TransactionState.COMPLETE_ABORT}
 
     until(are_aborted, 30 + TIMEOUTS_MS[-1] / 1000, "brokers abort what is too old")
 
@@ -115,9 +115,9 @@ def test_a_time_out_before_the_decision_is_found_before_anything_is_seen(world: 
     world.check()
 
 
-@pytest.mark.parametrize(("late", "seen"), [([0], ["c"]), ([0, 1], [])], ids=["one", "all"])
+@pytest.mark.parametrize(("late", "seen_rows"), [([0], ["c"]), ([0, 1], [])], ids=["one", "all"])
 def test_a_time_out_between_decision_and_commit_is_an_error_that_the_next_run_heals(
-    world: World, late: list[int], seen: list[str]
+    world: World, late: list[int], seen_rows: list[str]
 ) -> None:
     run, commit = stopped_after_decision(world, late, Stop("6e", AFTER, PAUSE))
     await_time_out(world, run, *late)
@@ -126,7 +126,7 @@ def test_a_time_out_between_decision_and_commit_is_an_error_that_the_next_run_he
     assert f"{len(late)} of 2 transactions were gone when version 0 was committed" in failed.message
     assert "The next run of this version writes those that are missing, and nothing twice" in failed.message
     run.abort()
-    world.audit(seen)
+    world.audit(seen_rows)
     (committed,) = world.check()
     assert isinstance(committed, Committed)
     assert committed.how is HowCommitted.COMMITTED
@@ -353,8 +353,8 @@ def test_versions_written_through_a_bad_network_are_all_there_once(world: World,
 
 
 def coordinator(run: Run, key_type: KeyType, key: str) -> int:
-    (found,) = run.client._requests.ask_all([Ask(ANY_BROKER, FindCoordinator(key_type), CoordinatorKey(key_type, key))], 30_000)
-    return int(found.id)
+    (node,) = run.client._requests.ask_all([Ask(ANY_BROKER, FindCoordinator(key_type), CoordinatorKey(key_type, key))], 30_000)
+    return int(node.id)
 
 
 BEFORE_COMMITS, AMID_COMMITS, AFTER_COMMITS = Stop("6e", AFTER, PAUSE), Stop("6f", AMID, PAUSE), Stop("6f", AFTER, PAUSE)

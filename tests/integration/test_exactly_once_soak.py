@@ -146,9 +146,9 @@ def _audit(cluster: LocalKafka, directory: Path) -> None:
         until(lambda: not client.list_transactions(f"{NAME}-", OPEN), 60, "no transaction is open")
     records = READERS["confluent-kafka"](cluster.bootstrap_servers, NAME, isolation_level="read_committed")
     counts = Counter(int(record.value or b"-1") for record in records)
-    lost = [row for row in range(BATCHES * BATCH_ROWS) if not counts[row]]
-    doubled = [row for row, times in counts.items() if times > 1]
-    assert (lost, doubled) == ([], [])
+    lost_rows = [row for row in range(BATCHES * BATCH_ROWS) if not counts[row]]
+    doubled_rows = [row for row, times in counts.items() if times > 1]
+    assert (lost_rows, doubled_rows) == ([], [])
     assert counts.total() == BATCHES * BATCH_ROWS
     reports = [json.loads(line)["exactly_once"] for line in (directory / "report.jsonl").read_text().splitlines()]
     assert {each["version"] for each in reports} == set(range(BATCHES))

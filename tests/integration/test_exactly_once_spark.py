@@ -21,7 +21,7 @@ from pyspark.sql import functions as F
 from jobs.local_kafka import LocalKafka
 from spark_kafka_sink import exactly_once_options
 from tests.integration.dying_sink import Dying
-from tests.integration.exactly_once_writes import Options, Seen, exactly_once, fed, lines, numbered, once, unnamed
+from tests.integration.exactly_once_writes import CommittedReader, Options, exactly_once, fed, lines, numbered, once, unnamed
 from tests.integration.failing_sink import CommitFailsWhenAsked, file_that_fails_commits
 from tests.integration.plugins import commits_file
 from tests.integration.processes import until
@@ -49,20 +49,22 @@ def ways(report: Path) -> list[tuple[int, str]]:
 # BATCH WRITES
 
 
-def test_a_batch_write_is_read_back_as_it_was(spark: SparkSession, broker: LocalKafka, topic: Topic, seen: Seen) -> None:
+def test_a_batch_write_is_read_back_as_it_was(
+    spark: SparkSession, broker: LocalKafka, topic: Topic, reader: CommittedReader
+) -> None:
     name = topic(3)
     rows = spark.range(1_000, numPartitions=3).selectExpr(
         "cast(id % 7 as string) key", "cast(id as string) value", "cast(id % 3 as int) partition"
     )
     save(rows, broker, **unnamed(name))
-    until(lambda: seen.nothing_is_open(name), 30, "no transaction is open")
+    until(lambda: reader.nothing_is_open(name), 30, "no transaction is open")
     read = read_with_spark(spark, broker.bootstrap_servers, name, isolation_level="read_committed")
-    found = read.selectExpr("cast(key as string) key", "cast(value as string) value", "partition")
-    assert_df_equality(found, rows, ignore_row_order=True, ignore_nullable=True)
+    rows_read = read.selectExpr("cast(key as string) key", "cast(value as string) value", "partition")
+    assert_df_equality(rows_read, rows, ignore_row_order=True, ignore_nullable=True)
 
 
 def test_a_version_that_is_repeated_is_found_and_the_next_one_is_written(
-    spark: SparkSession, broker: LocalKafka, topic: Topic, seen: Seen, tmp_path: Path
+    spark: SparkSession, broker: LocalKafka, topic: Topic, reader: CommittedReader, tmp_path: Path
 ) -> None:
     name, report = topic(2), tmp_path / "report.jsonl"
     options = exactly_once(name, txnAppId="an app", reportPath=str(report))
@@ -74,30 +76,32 @@ def test_a_version_that_is_repeated_is_found_and_the_next_one_is_written(
     for version in ("3", "7"):
         write = partial(save, numbered(spark, 500, 550), broker, **options, txnVersion=version)
         assert "KAFKA_NON_DETERMINISTIC_REPLAY" in conditions(error_of(write))
-    assert seen.values(name, name) == once(0, 150)
+    assert reader.values(name, name) == once(0, 150)
     assert ways(report) == [(7, "committed"), (7, "found"), (7, "found"), (8, "committed"), (7, "superseded")]
 
 
-def test_writes_without_a_name_are_other_writes(spark: SparkSession, broker: LocalKafka, topic: Topic, seen: Seen) -> None:
+def test_writes_without_a_name_are_other_writes(
+    spark: SparkSession, broker: LocalKafka, topic: Topic, reader: CommittedReader
+) -> None:
     name = topic(2)
     for _ in range(2):
         save(numbered(spark, 0, 10), broker, **unnamed(name))
-    assert seen.values(name, name) == Counter({str(number): 2 for number in range(10)})
+    assert reader.values(name, name) == Counter({str(number): 2 for number in range(10)})
 
 
 def test_of_a_write_that_fails_no_row_is_seen(
-    spark: SparkSession, broker: LocalKafka, topic: Topic, seen: Seen, read_topic: ReadTopic
+    spark: SparkSession, broker: LocalKafka, topic: Topic, reader: CommittedReader, read_topic: ReadTopic
 ) -> None:
     """Two partitions of three have been written by then. Their transactions are aborted at once, not when they time out."""
     name = topic(2)
     rows = spark.range(300, numPartitions=3).withColumn("value", F.udf(lambda each: str(each) if each < 299 else 1 / 0)("id"))
     message = error_of(lambda: save(rows.select("value"), broker, **unnamed(name)))
     assert "ZeroDivisionError" in message
-    assert seen.nothing_is_open(name)
-    assert seen.values(name, name) == Counter()
+    assert reader.nothing_is_open(name)
+    assert reader.values(name, name) == Counter()
     assert len(read_topic(name)) >= 100  # who does not ask for committed records sees them
     save(numbered(spark, 0, 300), broker, **unnamed(name))
-    assert seen.values(name, name) == once(0, 300)
+    assert reader.values(name, name) == once(0, 300)
 
 
 def test_on_commit_is_called_once_for_each_commit_with_what_was_found(
@@ -115,7 +119,7 @@ def test_on_commit_is_called_once_for_each_commit_with_what_was_found(
 
 
 def test_dead_letters_and_skipped_rows_belong_to_the_transaction(
-    spark: SparkSession, broker: LocalKafka, topic: Topic, seen: Seen, tmp_path: Path
+    spark: SparkSession, broker: LocalKafka, topic: Topic, reader: CommittedReader, tmp_path: Path
 ) -> None:
     """A failed write dead-letters nothing; a repeated one dead-letters nothing twice."""
     name, dead_letters, report = topic(2), topic(1), tmp_path / "report.jsonl"
@@ -137,11 +141,11 @@ def test_dead_letters_and_skipped_rows_belong_to_the_transaction(
     del options["topic"]
     failing = rows.withColumn("value", F.udf(lambda each, value: value if each != 99 else 1 / 0)("id", "value"))
     error_of(lambda: save(failing.select("topic", "value"), broker, **options))
-    assert seen.values(dead_letters, name) == Counter()
+    assert reader.values(dead_letters, name) == Counter()
     for _ in range(2):
         save(rows.select("topic", "value"), broker, **options)
-    assert seen.values(dead_letters, name) == Counter(str(number) for number in range(0, 100, 10))
-    assert seen.values(name, name) == Counter(str(number) for number in range(100) if number % 10 and number % 25 != 1)
+    assert reader.values(dead_letters, name) == Counter(str(number) for number in range(0, 100, 10))
+    assert reader.values(name, name) == Counter(str(number) for number in range(100) if number % 10 and number % 25 != 1)
     first, second = lines(report)
     assert (first["rows"], first["skipped"], first["dead_lettered"]) == (86, 4, 10)
     assert second["exactly_once"]["how"] == "found"
@@ -151,7 +155,7 @@ def test_dead_letters_and_skipped_rows_belong_to_the_transaction(
 
 
 def test_a_stream_and_its_restart_write_each_batch_once(
-    stream: FileStream, spark: SparkSession, broker: LocalKafka, topic: Topic, seen: Seen, tmp_path: Path
+    stream: FileStream, spark: SparkSession, broker: LocalKafka, topic: Topic, reader: CommittedReader, tmp_path: Path
 ) -> None:
     name, report = topic(2), tmp_path / "report.jsonl"
     options = exactly_once(name, reportPath=str(report))
@@ -161,7 +165,7 @@ def test_a_stream_and_its_restart_write_each_batch_once(
     fed(stream, 300, 400)
     run(stream.writer(stream.read().repartition(3, "value"), broker, **options))
     assert ways(report) == [(0, "committed"), (1, "committed"), (2, "committed"), (3, "committed")]
-    until(lambda: seen.nothing_is_open(name), 30, "no transaction is open")
+    until(lambda: reader.nothing_is_open(name), 30, "no transaction is open")
     read = read_with_spark(spark, broker.bootstrap_servers, name, isolation_level="read_committed")
     assert_df_equality(
         read.selectExpr("cast(value as string) value"), numbered(spark, 0, 400), ignore_row_order=True, ignore_nullable=True
@@ -170,12 +174,12 @@ def test_a_stream_and_its_restart_write_each_batch_once(
 
 @pytest.mark.parametrize("when", ["before", "after"])
 def test_a_commit_that_fails_is_made_good_by_the_restart(
-    stream: FileStream, spark: SparkSession, broker: LocalKafka, topic: Topic, seen: Seen, tmp_path: Path, when: str
+    stream: FileStream, spark: SparkSession, broker: LocalKafka, topic: Topic, reader: CommittedReader, tmp_path: Path, when: str
 ) -> None:
     """Before anything was committed, or after everything was. Spark calls abort() and writes the batch again."""
     name, report = topic(2), tmp_path / "report.jsonl"
     spark.dataSource.register(CommitFailsWhenAsked)
-    asked = file_that_fails_commits(str(report))
+    failure_file = file_that_fails_commits(str(report))
 
     def write() -> None:
         writer = stream.writer(stream.read().repartition(2, "value"), broker, **exactly_once(name, reportPath=str(report)))
@@ -183,20 +187,20 @@ def test_a_commit_that_fails_is_made_good_by_the_restart(
 
     fed(stream, 0, 10)
     write()
-    asked.write_text(when)
+    failure_file.write_text(when)
     fed(stream, 10, 20)
     assert "no commit, as planned" in error_of(write)
-    assert seen.values(name, name) == once(0, 10 if when == "before" else 20)
-    asked.unlink()
+    assert reader.values(name, name) == once(0, 10 if when == "before" else 20)
+    failure_file.unlink()
     write()
     fed(stream, 20, 30)
     write()
-    assert seen.values(name, name) == once(0, 30)
+    assert reader.values(name, name) == once(0, 30)
     assert ways(report)[-2:] == [(1, "committed" if when == "before" else "found"), (2, "committed")]
 
 
 def test_foreach_batch_writes_each_batch_once_by_itself(
-    stream: FileStream, broker: LocalKafka, topic: Topic, seen: Seen, tmp_path: Path
+    stream: FileStream, broker: LocalKafka, topic: Topic, reader: CommittedReader, tmp_path: Path
 ) -> None:
     """The function fails after its write; the restart runs it again with the same batch."""
     name, report = topic(2), tmp_path / "report.jsonl"
@@ -216,12 +220,12 @@ def test_foreach_batch_writes_each_batch_once_by_itself(
     assert "as planned" in error_of(begin)
     failures.clear()
     begin()
-    assert seen.values(name, name) == once(0, 30)
+    assert reader.values(name, name) == once(0, 30)
     assert ways(report) == [(0, "committed"), (1, "committed"), (1, "found"), (2, "committed")]
 
 
 def test_a_write_from_a_thread_of_foreach_batch_has_a_name_or_writes_nothing(
-    stream: FileStream, spark: SparkSession, broker: LocalKafka, topic: Topic, seen: Seen, read_topic: ReadTopic
+    stream: FileStream, spark: SparkSession, broker: LocalKafka, topic: Topic, reader: CommittedReader, read_topic: ReadTopic
 ) -> None:
     """Spark tells a thread of the user's own neither the query nor the batch. The write took another name each time: a batch that
     was repeated was in Kafka twice, without a word."""
@@ -248,16 +252,16 @@ def test_a_write_from_a_thread_of_foreach_batch_has_a_name_or_writes_nothing(
     assert conditions(message) == {"KAFKA_UNNAMED_WRITE"}
     assert "txnAppId and txnVersion" in message
     assert read_topic(name) == []
-    assert seen.transactional_ids(name) == []
+    assert reader.transactional_ids(name) == []
     assert "as planned" in error_of(lambda: begin(lambda batch_id: exactly_once_options(name, batch_id)))
     fails_after_its_write.append(False)
     begin(lambda batch_id: exactly_once_options(name, batch_id))
-    assert seen.values(name, name) == once(0, 30)
+    assert reader.values(name, name) == once(0, 30)
 
 
 @pytest.mark.parametrize("same_rows", [True, False], ids=["the same rows", "other rows"])
 def test_two_writes_of_one_batch_under_one_prefix_are_told_apart(
-    stream: FileStream, broker: LocalKafka, topic: Topic, seen: Seen, same_rows: bool
+    stream: FileStream, broker: LocalKafka, topic: Topic, reader: CommittedReader, same_rows: bool
 ) -> None:
     """The second one has the name of the first. If it were taken for its repetition, its rows would be in Kafka nowhere. The
     same rows are other rows in another topic."""
@@ -273,12 +277,12 @@ def test_two_writes_of_one_batch_under_one_prefix_are_told_apart(
     message = error_of(lambda: run(writer.trigger(availableNow=True)))
     assert conditions(message) == {"KAFKA_NON_DETERMINISTIC_REPLAY"}
     assert "in a second write of one micro-batch: give them a txnVersion or transactionalIdPrefix of their own" in message
-    assert seen.values(name, name) == once(0, 10)
-    assert seen.values(other, name) == Counter()
+    assert reader.values(name, name) == once(0, 10)
+    assert reader.values(other, name) == Counter()
 
 
 def test_two_writes_of_one_batch_with_a_prefix_each_are_both_there(
-    stream: FileStream, broker: LocalKafka, topic: Topic, seen: Seen
+    stream: FileStream, broker: LocalKafka, topic: Topic, reader: CommittedReader
 ) -> None:
     names = [topic(), topic()]
 
@@ -291,7 +295,7 @@ def test_two_writes_of_one_batch_with_a_prefix_each_are_both_there(
     writer = stream.read().writeStream.foreachBatch(write).option("checkpointLocation", str(stream.checkpoint))
     run(writer.trigger(availableNow=True))
     for name in names:
-        assert seen.values(name, name) == once(0, 20)
+        assert reader.values(name, name) == once(0, 20)
 
 
 STOPPED = """
@@ -313,7 +317,9 @@ spark.stop()
 """
 
 
-def test_a_query_that_is_stopped_is_no_error_of_its_tasks(broker: LocalKafka, topic: Topic, seen: Seen, tmp_path: Path) -> None:
+def test_a_query_that_is_stopped_is_no_error_of_its_tasks(
+    broker: LocalKafka, topic: Topic, reader: CommittedReader, tmp_path: Path
+) -> None:
     """Spark stops the tasks of the query's job group. In foreachBatch a user may have set another: its tasks went on, found that
     the driver had aborted the write, and filled the log with stack traces of WriteAbortedError."""
     name = topic(2)
@@ -331,7 +337,7 @@ def test_a_query_that_is_stopped_is_no_error_of_its_tasks(broker: LocalKafka, to
     program.succeed()
     assert "aborted: " in program.log()
     assert "KAFKA_WRITE_ABORTED" not in program.log()
-    assert seen.values(name, name) == Counter()
+    assert reader.values(name, name) == Counter()
 
 
 # TASKS AND EXECUTORS THAT DIE: those of a single write are in test_sink_faults.py
@@ -347,7 +353,7 @@ spark.stop()
 
 @pytest.mark.matrix
 def test_an_executor_lost_with_its_shuffle_files_doubles_nothing(
-    broker: LocalKafka, topic: Topic, seen: Seen, tmp_path: Path
+    broker: LocalKafka, topic: Topic, reader: CommittedReader, tmp_path: Path
 ) -> None:
     """Spark runs a part of the stage before again, then the tasks that are left: their attempt numbers begin at 0 once more."""
     name = topic(3)
@@ -355,7 +361,7 @@ def test_an_executor_lost_with_its_shuffle_files_doubles_nothing(
     options = options_of(broker, name, tmp_path, "kill-jvm", TASKS * ROWS // 2) | unnamed(name)
     Program(tmp_path, SHUFFLED.format(settings=settings, tasks=TASKS, rows=ROWS, options=options)).succeed()
     assert (tmp_path / "marker").exists()
-    assert committed_rows(seen, name) == dict.fromkeys(ALL, 1)
+    assert committed_rows(reader, name) == dict.fromkeys(ALL, 1)
 
 
 SPECULATION = """
@@ -383,7 +389,7 @@ spark.stop()
 
 @pytest.mark.matrix
 def test_the_rows_of_a_speculative_copy_or_of_its_twin_are_not_seen(
-    broker: LocalKafka, topic: Topic, seen: Seen, read_topic: ReadTopic, tmp_path: Path
+    broker: LocalKafka, topic: Topic, reader: CommittedReader, read_topic: ReadTopic, tmp_path: Path
 ) -> None:
     """Two workers with different host names, because Spark runs no copy of a task on the host of the first attempt. The first
     attempt stands still amid its rows until Spark kills it."""
@@ -391,7 +397,7 @@ def test_the_rows_of_a_speculative_copy_or_of_its_twin_are_not_seen(
     options = options_of(broker, name, tmp_path, "wait") | unnamed(name)
     Program(tmp_path, SPECULATION.format(settings=SETTINGS, tasks=TASKS, rows=ROWS, options=options)).succeed()
     assert (tmp_path / "marker").exists()
-    assert committed_rows(seen, name) == dict.fromkeys(ALL, 1)
+    assert committed_rows(reader, name) == dict.fromkeys(ALL, 1)
     assert len(read_topic(name)) > len(ALL)
 
 
@@ -455,13 +461,13 @@ def dying_stream(broker: LocalKafka, name: str, directory: Path, sink: str, mast
 @pytest.mark.parametrize("sink", SINKS)
 @pytest.mark.parametrize("deaths", DRIVER_DEATHS.values(), ids=DRIVER_DEATHS)
 def test_a_stream_whose_driver_is_killed_time_and_again_writes_each_row_once(
-    broker: LocalKafka, topic: Topic, seen: Seen, tmp_path: Path, sink: str, deaths: list[tuple[str, str, str]]
+    broker: LocalKafka, topic: Topic, reader: CommittedReader, tmp_path: Path, sink: str, deaths: list[tuple[str, str, str]]
 ) -> None:
     """test_formats_exactly_once.py has a shorter life of this kind, for every run of CI."""
     name = topic(2)
     program = DyingProgram(tmp_path, dying_stream(broker, name, tmp_path, sink, "local[2]"), deaths)
     assert program.run_to_the_end() == len(deaths) + 1
-    assert seen.values(name, name) == once(0, BATCHES * BATCH_ROWS)
+    assert reader.values(name, name) == once(0, BATCHES * BATCH_ROWS)
     assert {version for version, _ in ways(tmp_path / "report.jsonl")} == set(range(BATCHES))
 
 
@@ -469,19 +475,19 @@ def test_a_stream_whose_driver_is_killed_time_and_again_writes_each_row_once(
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("deaths", TASK_DEATHS.values(), ids=TASK_DEATHS)
 def test_a_stream_whose_workers_or_executors_are_killed_writes_each_row_once(
-    broker: LocalKafka, topic: Topic, seen: Seen, tmp_path: Path, deaths: list[tuple[str, str, str]]
+    broker: LocalKafka, topic: Topic, reader: CommittedReader, tmp_path: Path, deaths: list[tuple[str, str, str]]
 ) -> None:
     name = topic(2)
     program = DyingProgram(tmp_path, dying_stream(broker, name, tmp_path, "stream", "local-cluster[2,1,1024]"), deaths)
     program.run_to_the_end()
-    assert seen.values(name, name) == once(0, BATCHES * BATCH_ROWS)
+    assert reader.values(name, name) == once(0, BATCHES * BATCH_ROWS)
 
 
 def test_the_dying_sink_lives_where_nobody_says_otherwise(
-    spark: SparkSession, broker: LocalKafka, topic: Topic, seen: Seen
+    spark: SparkSession, broker: LocalKafka, topic: Topic, reader: CommittedReader
 ) -> None:
     name = topic(2)
     spark.dataSource.register(Dying)
     options = {**unnamed(name), "kafka.bootstrap.servers": broker.bootstrap_servers}
     numbered(spark, 0, 10).write.format(Dying.name()).options(**options).mode("append").save()
-    assert seen.values(name, name) == once(0, 10)
+    assert reader.values(name, name) == once(0, 10)

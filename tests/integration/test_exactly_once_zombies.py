@@ -277,12 +277,12 @@ SAME_RUN_STAGES = [Stop("6b list", AFTER), Stop("6e", BEFORE), Stop("6e", AFTER)
 def test_a_task_whose_retry_won_leaves_nothing_open_when_it_wakes_amid_the_commit(world: World, stop: Stop, stage: Stop) -> None:
     """Its executor was taken for lost. Of its rows none is seen, and its transaction does not hold readers back."""
     run = world.run("r1")
-    lost = world.processes.task("r1", 0, 0, FIRST[0], pausing(stop))
-    lost.await_pause()
+    lost_task = world.processes.task("r1", 0, 0, FIRST[0], pausing(stop))
+    lost_task.await_pause()
     reports = [run.task(0, 0, *FIRST[0], attempt=1).run(), run.task(0, 1, *FIRST[1]).run(), run.task(0, 2, *FIRST[2]).run()]
     commit = world.processes.commit("r1", reports, pausing(stage))
     commit.await_pause()
-    woken = lost.resume().outcome()
+    woken = lost_task.resume().outcome()
     assert isinstance(woken, TaskReport | Failed)
     committed = commit.resume().outcome()
     assert isinstance(committed, Committed)
@@ -295,11 +295,11 @@ def test_a_task_whose_retry_won_leaves_nothing_open_when_it_wakes_amid_the_commi
 @pytest.mark.parametrize("stop", TASK_STOPS, ids=str)
 def test_a_task_that_wakes_up_after_the_commit_writes_nothing(world: World, stop: Stop) -> None:
     run = world.run("r1")
-    lost = world.processes.task("r1", 0, 0, FIRST[0], pausing(stop))
-    lost.await_pause()
+    lost_task = world.processes.task("r1", 0, 0, FIRST[0], pausing(stop))
+    lost_task.await_pause()
     others = [run.task(0, 1, *FIRST[1]).run(), run.task(0, 2, *FIRST[2]).run()]
     run.commit([run.task(0, 0, *FIRST[0], attempt=1).run(), *others])
-    woken = lost.resume().outcome()
+    woken = lost_task.resume().outcome()
     if isinstance(woken, TaskReport) and stop.step not in (
         "5 marker",
         "5 rows",
@@ -314,12 +314,12 @@ def test_a_task_that_wakes_up_after_the_commit_writes_nothing(world: World, stop
 def test_a_task_that_wakes_in_a_later_version_takes_its_id_back_and_it_is_rewritten(world: World) -> None:
     """Ids come back with each version of an owner. The version fails, which costs a restart; nothing is lost or doubled."""
     run = world.run("r1")
-    lost = world.processes.task("r1", 0, 0, FIRST[0], pausing(Stop("1", BEFORE)))
-    lost.await_pause()
+    lost_task = world.processes.task("r1", 0, 0, FIRST[0], pausing(Stop("1", BEFORE)))
+    lost_task.await_pause()
     others = [run.task(0, 1, *FIRST[1]).run(), run.task(0, 2, *FIRST[2]).run()]
     run.commit([run.task(0, 0, *FIRST[0], attempt=1).run(), *others])
     reports = run.reports(1, *SECOND)
-    woken = lost.resume().outcome()
+    woken = lost_task.resume().outcome()
     assert isinstance(woken, TaskReport)
     assert woken.result is AttemptResult.DECIDED
     with pytest.raises(CommitFailedError, match="1 of 3 tasks are not theirs any more"):

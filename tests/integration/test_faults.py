@@ -110,10 +110,10 @@ def numbers_as_text(numbers: np.ndarray) -> pa.Array:
 
 def read_numbers(kafka: Cluster, topic: str) -> dict[int, list[int]]:
     """The numbers in each partition, by offset."""
-    found: dict[int, list[int]] = {partition: [] for partition in range(PARTITIONS)}
+    numbers: dict[int, list[int]] = {partition: [] for partition in range(PARTITIONS)}
     for record in READERS["confluent-kafka"](kafka.bootstrap_servers, topic):
-        found[record.partition].append(int(record.value or b"-1"))
-    return found
+        numbers[record.partition].append(int(record.value or b"-1"))
+    return numbers
 
 
 def assert_each_row_once_in_order(kafka: Cluster, topic: str, rows: int) -> None:

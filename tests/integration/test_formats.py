@@ -54,8 +54,8 @@ def test_a_struct_is_avro_with_a_schema_that_was_registered(
     assert values["k999"]["tags"] == ["a", None]
     assert str(values["k7"]["prices"]["eur"]) == "7.00"
     assert values["k7"]["at"].microsecond == 7
-    told = {each["part"]: (each["subject"], each["version"]) for each in json.loads(report.read_text())["schemas"]}
-    assert told == {"key": (f"{name}-key", 1), "value": (f"{name}-value", 1)}
+    reported_schemas = {each["part"]: (each["subject"], each["version"]) for each in json.loads(report.read_text())["schemas"]}
+    assert reported_schemas == {"key": (f"{name}-key", 1), "value": (f"{name}-value", 1)}
 
 
 def test_a_null_struct_is_a_tombstone(
@@ -77,12 +77,12 @@ def test_a_stream_asks_the_registry_in_its_first_micro_batch_only(
     spark: SparkSession, broker: LocalKafka, topic: Topic, read_topic: ReadTopic, registry: FakeRegistry, tmp_path: Path
 ) -> None:
     name, stream = topic(1), FileStream(spark, tmp_path, "id long, name string")
-    asked = []
+    request_counts = []
     for number in range(3):
         stream.feed([{"id": number, "name": None}])
         run(stream.writer(stream.read().selectExpr("struct(id, name) value"), broker, name, **avro(registry)))
-        asked.append(len(registry.requests))
-    assert asked[0] == asked[2]
+        request_counts.append(len(registry.requests))
+    assert request_counts[0] == request_counts[2]
     assert [decoded(registry, f"{name}-value", each.value)["id"] for each in read_topic(name)] == [0, 1, 2]
 
 
@@ -165,11 +165,11 @@ def test_a_row_that_cannot_be_encoded_goes_to_the_dead_letter_topic_as_json(
     text = json.dumps({"type": "record", "name": "Order", "fields": [{"name": "size", "type": enum}]})
     registry.register(f"{name}-value", text)
     rows = spark.range(6, numPartitions=1).selectExpr("concat('k', id) key", "struct(if(id = 4, 'XXL', 'S') size) value")
-    given = avro(registry, valueSchema="latest")
-    message = error_of(lambda: save(rows, broker, name, **given))
+    options = avro(registry, valueSchema="latest")
+    message = error_of(lambda: save(rows, broker, name, **options))
     assert "[KAFKA_ROW_NOT_ENCODABLE] row 4 of this task: " in message
     assert "value.size: " in message
-    save(rows, broker, name, onInvalidRecord="deadLetter", deadLetterTopic=dead, **given)
+    save(rows, broker, name, onInvalidRecord="deadLetter", deadLetterTopic=dead, **options)
     (letter,) = read_topic(dead)
     assert (letter.key, letter.value) == (b"k4", b'{"size": "XXL"}')
     assert dict(letter.headers)["__pykafka_sink.errors.field"] == b"value.size"

@@ -120,9 +120,9 @@ def test_a_restart_encodes_with_the_decided_schemas_and_later_batches_with_newer
     crash.await_the_end_of_transactions()
     texts = texts_by_id(registry, f"{name}-key", f"{name}-value")
     records: list[ReadRecord] = read_topic(name, isolation_level="read_committed")
-    found = sorted(
+    decoded_rows = sorted(
         ((decoded(each.key, texts), decoded(each.value, texts)) for each in records), key=lambda each: each[0][1]["id"]
     )
     first = [((key, {"id": number}), (decided, {"id": number, "name": f"n{number}"})) for number in range(50)]
     second = [((key, {"id": number}), (newer, {"id": number, "name": f"n{number}", "note": "none"})) for number in range(50, 100)]
-    assert found == [*first, *second]
+    assert decoded_rows == [*first, *second]

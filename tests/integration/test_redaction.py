@@ -88,8 +88,8 @@ class EventLog:
 def executions(session: SparkSession) -> list[Any]:
     """Of the SQL tab, of all tests so far."""
     java: Any = session._jsparkSession
-    listed = java.sharedState().statusStore().executionsList()
-    return [listed.apply(index) for index in range(listed.size())]
+    scala_list = java.sharedState().statusStore().executionsList()
+    return [scala_list.apply(index) for index in range(scala_list.size())]
 
 
 def plans_of_the_sql_tab(session: SparkSession, of: list[Any]) -> str:
@@ -105,9 +105,9 @@ def plans_of_the_sql_tab(session: SparkSession, of: list[Any]) -> str:
 
 
 def explained_insert(session: SparkSession, options: dict[str, str]) -> str:
-    given = ", ".join(f"'{name}' = '{value}'" for name, value in options.items())
+    option_list = ", ".join(f"'{name}' = '{value}'" for name, value in options.items())
     session.sql(f"CREATE TABLE IF NOT EXISTS {TABLE} (value STRING) USING `{FORMAT}`")
-    text: str = session.sql(f"EXPLAIN EXTENDED INSERT INTO {TABLE} WITH ({given}) SELECT 'a'").collect()[0][0]
+    text: str = session.sql(f"EXPLAIN EXTENDED INSERT INTO {TABLE} WITH ({option_list}) SELECT 'a'").collect()[0][0]
     return text
 
 
@@ -152,14 +152,16 @@ def test_an_option_that_is_a_secret_is_redacted_by_spark_or_by_the_sample_settin
 def test_the_sample_settings_hide_the_login_of_a_schema_registry(session: SparkSession, place: str) -> None:
     login = "me:canary99x"
     with FakeBroker(topics={"orders": 1}) as broker, FakeRegistry(login=login) as registry:
-        given = {"kafka.bootstrap.servers": broker.bootstrap_servers, "topic": "orders", "valueFormat": "avro"}
-        given["schema.registry.url"] = registry.url.replace("://", f"://{login}@" if place == "schema.registry.url" else "://")
+        sink_options = {"kafka.bootstrap.servers": broker.bootstrap_servers, "topic": "orders", "valueFormat": "avro"}
+        sink_options["schema.registry.url"] = registry.url.replace(
+            "://", f"://{login}@" if place == "schema.registry.url" else "://"
+        )
         if place == "basic.auth.user.info":
-            given[place] = login
-            assert "canary99x" in explained_insert(session, given)
+            sink_options[place] = login
+            assert "canary99x" in explained_insert(session, sink_options)
         session.conf.set(SETTING, sample_regex())
-        explained = explained_insert(session, given)
-        session.range(1).selectExpr("'b' AS value").write.format(FORMAT).mode("append").options(**given).save()
+        explained = explained_insert(session, sink_options)
+        session.range(1).selectExpr("'b' AS value").write.format(FORMAT).mode("append").options(**sink_options).save()
         assert broker.values("orders") == [b"\0\0\0\0\1\2b"]
     assert "redacted" in explained
     assert "canary99x" not in explained

@@ -51,14 +51,14 @@ def feeding(stream: FileStream, query: StreamingQuery, *topics: str) -> Callable
 def read(registry: FakeRegistry, subject: str, records: list[ReadRecord]) -> list[tuple[int, int]]:
     """The schema's id and the row's of each record."""
     texts = {number: json.loads(text) for number, text in enumerate(registry.texts(subject), 1)}
-    found = []
+    id_pairs = []
     for record in records:
         assert record.value is not None
         schema_id = int.from_bytes(record.value[1:5], "big")
         text = texts[schema_id] if schema_id in texts else next(iter(texts.values()))
         row = fastavro.schemaless_reader(io.BytesIO(record.value[5:]), fastavro.parse_schema(text), None)
-        found.append((schema_id, row["id"]))
-    return sorted(found, key=lambda each: each[1])
+        id_pairs.append((schema_id, row["id"]))
+    return sorted(id_pairs, key=lambda each: each[1])
 
 
 def test_a_running_query_goes_on_without_its_registry(
@@ -92,8 +92,8 @@ def test_a_running_query_with_latest_takes_a_new_version_after_an_outage(
         with registry.started_again() as again:
             again.register(f"{name}-value", json.dumps(newer))
             feed(4, 6)
-    found = read(registry, f"{name}-value", read_topic(name))
-    assert found == [(1, 0), (1, 1), (1, 2), (1, 3), (2, 4), (2, 5)]
+    id_pairs = read(registry, f"{name}-value", read_topic(name))
+    assert id_pairs == [(1, 0), (1, 1), (1, 2), (1, 3), (2, 4), (2, 5)]
 
 
 @pytest.mark.slow
@@ -114,7 +114,7 @@ def test_a_new_topic_waits_for_the_registry_and_each_row_is_written_once(
     assert conditions(message) == {"KAFKA_SCHEMA_REGISTRY_UNREACHABLE"}
     with registry.started_again():
         run(writer())
-    wanted = {names[0]: range(20), names[1]: range(10, 20)}
-    for name, numbers in wanted.items():
-        found = read(registry, f"{name}-value", read_topic(name, isolation_level="read_committed"))
-        assert [number for _, number in found] == list(numbers)
+    numbers_by_topic = {names[0]: range(20), names[1]: range(10, 20)}
+    for name, numbers in numbers_by_topic.items():
+        id_pairs = read(registry, f"{name}-value", read_topic(name, isolation_level="read_committed"))
+        assert [number for _, number in id_pairs] == list(numbers)

@@ -56,11 +56,11 @@ def test_a_stream_is_seen_by_prometheus_and_on_a_page(tmp_path: Path, capsys: py
         )
     assert done.returncode == 0, done.stderr[-4000:]
     assert "onCommit" not in done.stderr
-    found = samples(totals.read_text())
-    ((_, query),) = [key for key in found if key[0] == "commits_total"]
-    assert (found["commits_total", query], found["rows_total", query, name]) == (3, 300)
-    assert 0 < found["spark_seconds_total", query] < found["task_seconds_total", query]
-    assert found["last_commit_batch_id", query] == 2
+    metrics = samples(totals.read_text())
+    ((_, query),) = [key for key in metrics if key[0] == "commits_total"]
+    assert (metrics["commits_total", query], metrics["rows_total", query, name]) == (3, 300)
+    assert 0 < metrics["spark_seconds_total", query] < metrics["task_seconds_total", query]
+    assert metrics["last_commit_batch_id", query] == 2
 
     assert report.main([str(lines), "-o", str(tmp_path / "page.html")]) == 0
     assert report.main([str(lines), "--terminal"]) == 0

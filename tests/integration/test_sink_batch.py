@@ -37,8 +37,13 @@ def test_topic_value_and_headers_come_back_as_written(
     several = [Row(key="a", value=b"b"), Row(key="c", value=b"d"), Row(key="a", value=None), Row(key="é", value=b"")]
     rows = [(name, "1", several), (name, "2", None), (name, "3", []), (name, "4", [Row(key="", value=b"\x00\xff")])]
     save(spark.createDataFrame(rows, f"topic string, value string, headers {HEADERS}"), broker)
-    found = {record.value: record.headers for record in read_topic(name, client="kafka-python")}
-    assert found == {b"1": [("a", b"b"), ("c", b"d"), ("a", None), ("é", b"")], b"2": [], b"3": [], b"4": [("", b"\x00\xff")]}
+    headers_by_value = {record.value: record.headers for record in read_topic(name, client="kafka-python")}
+    assert headers_by_value == {
+        b"1": [("a", b"b"), ("c", b"d"), ("a", None), ("é", b"")],
+        b"2": [],
+        b"3": [],
+        b"4": [("", b"\x00\xff")],
+    }
 
 
 def test_the_partition_column_takes_precedence_over_the_key(
@@ -48,8 +53,8 @@ def test_the_partition_column_takes_precedence_over_the_key(
     rows = [(f"k{i}", f"v{i}") for i in range(20)]
     by_key = spark.createDataFrame(rows, "key string, value string")
     save(by_key, broker, name)
-    chosen = {record.value: record.partition for record in read_topic(name)}
-    assert len(set(chosen.values())) > 1
+    partition_by_value = {record.value: record.partition for record in read_topic(name)}
+    assert len(set(partition_by_value.values())) > 1
 
     second = topic(4)
     save(by_key.withColumn("partition", F.lit(2)), broker, second)
@@ -57,7 +62,7 @@ def test_the_partition_column_takes_precedence_over_the_key(
 
     third = topic(4)
     save(by_key.withColumn("partition", F.lit(None).cast("int")), broker, third)
-    assert {record.value: record.partition for record in read_topic(third)} == chosen
+    assert {record.value: record.partition for record in read_topic(third)} == partition_by_value
 
 
 def test_a_partitioner_precedes_the_key_and_the_partition_column_both(
@@ -76,11 +81,11 @@ def test_keys_go_where_sparks_own_sink_puts_them(spark: SparkSession, broker: Lo
     df = spark.range(500).selectExpr("cast(id * id as string) key", "cast(id as string) value")
     save(df, broker, ours)
     df.write.format("kafka").option("kafka.bootstrap.servers", broker.bootstrap_servers).option("topic", theirs).save()
-    found, expected = (
+    our_rows, their_rows = (
         read_with_spark(spark, broker.bootstrap_servers, name).select("partition", "key", "value") for name in (ours, theirs)
     )
-    assert found.count() == 500
-    assert_df_equality(found, expected, ignore_row_order=True)
+    assert our_rows.count() == 500
+    assert_df_equality(our_rows, their_rows, ignore_row_order=True)
 
 
 def test_an_analyzed_expression_may_be_the_value(
@@ -110,8 +115,8 @@ def test_nulls_stay_nulls_and_empty_stays_empty(spark: SparkSession, broker: Loc
     rows = [(b"k", None), (None, b"v"), (None, None), (b"", b""), (b"k", b"v")]
     written = spark.createDataFrame(rows, "key binary, value binary").coalesce(1)
     save(written, broker, name)
-    found = read_with_spark(spark, broker.bootstrap_servers, name).orderBy("offset")
-    assert_df_equality(found.select("key", "value"), written)
+    rows_read = read_with_spark(spark, broker.bootstrap_servers, name).orderBy("offset")
+    assert_df_equality(rows_read.select("key", "value"), written)
 
 
 @pytest.mark.parametrize("kind", ["string", "binary"])
@@ -186,8 +191,8 @@ def test_rows_of_one_task_go_to_several_topics(spark: SparkSession, broker: Loca
     rows = [(names[i % 3], b"%d" % i) for i in range(3000)]
     written = spark.createDataFrame(rows, "topic string, value binary").coalesce(1)
     save(written, broker)
-    found = read_with_spark(spark, broker.bootstrap_servers, *names)
-    assert_df_equality(found.select("topic", "value"), written, ignore_row_order=True)
+    rows_read = read_with_spark(spark, broker.bootstrap_servers, *names)
+    assert_df_equality(rows_read.select("topic", "value"), written, ignore_row_order=True)
 
 
 def test_the_topic_option_overrides_the_column(
@@ -261,11 +266,11 @@ def test_a_timestamp_column_is_written_when_asked_for(
 ) -> None:
     moment = int(datetime(2024, 5, 6, 7, 8, 9, 123_000, tzinfo=UTC).timestamp() * 1000)
     df = spark.range(1, numPartitions=1).selectExpr("'v' value", f"timestamp_millis({moment}) timestamp")
-    asked, ignored = topic(), topic()
-    save(df, broker, asked, includeTimestamp="true")
-    save(df, broker, ignored)
-    assert [record.timestamp for record in read_topic(asked)] == [moment]
-    assert read_topic(ignored)[0].timestamp > moment
+    with_timestamp, without_timestamp = topic(), topic()
+    save(df, broker, with_timestamp, includeTimestamp="true")
+    save(df, broker, without_timestamp)
+    assert [record.timestamp for record in read_topic(with_timestamp)] == [moment]
+    assert read_topic(without_timestamp)[0].timestamp > moment
 
 
 def test_acks_0_and_1_write_the_same_rows(spark: SparkSession, broker: LocalKafka, topic: Topic, read_topic: ReadTopic) -> None:

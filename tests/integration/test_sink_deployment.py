@@ -144,8 +144,8 @@ def test_plugins_sent_along_as_py_files_decide_change_and_hear(on_a_cluster: OnA
     for country, where in zip(
         (b"DE", b"FR", b"IT"), partition_for_keys(pa.array([b"DE", b"FR", b"IT"]), 5).tolist(), strict=True
     ):
-        found = [record for record in records if (record.key or b"").startswith(country)]
-        assert {record.partition for record in found if int((record.value or b"").split()[0]) % 100} == {where}
+        country_records = [record for record in records if (record.key or b"").startswith(country)]
+        assert {record.partition for record in country_records if int((record.value or b"").split()[0]) % 100} == {where}
     assert sum(map(int, on_a_cluster.audit.split())) == 6000
 
 

@@ -118,8 +118,8 @@ def test_rows_for_topics_that_do_not_exist_are_dead_lettered_after_one_wait(
     options = {"onInvalidRecord": "deadLetter", "deadLetterTopic": "dead", "kafka__max__block__ms": "3000"}
     save(df, strict_broker, reportPath=str(report), **options)
     read = READERS["confluent-kafka"]
-    found = [sorted(int(r.value or b"") for r in read(strict_broker.bootstrap_servers, name)) for name in ("there", "dead")]
-    assert found == [[i for i in range(30_000) if (i % 10 in (3, 4)) is dead_lettered] for dead_lettered in (False, True)]
+    numbers = [sorted(int(r.value or b"") for r in read(strict_broker.bootstrap_servers, name)) for name in ("there", "dead")]
+    assert numbers == [[i for i in range(30_000) if (i % 10 in (3, 4)) is dead_lettered] for dead_lettered in (False, True)]
     letter = next(each for each in read(strict_broker.bootstrap_servers, "dead") if each.value == b"3")
     headers = {name.rpartition(".")[2]: value or b"" for name, value in letter.headers}
     assert (headers["topic"], headers["condition"]) == (b"gone-3", b"KAFKA_UNKNOWN_TOPIC")
@@ -143,9 +143,9 @@ def test_a_name_that_no_topic_can_have_fails_at_once(spark: SparkSession, strict
 
 @pytest.mark.timeout(40, func_only=True)  # a second, and the time that Spark takes
 def test_an_unreachable_broker_fails_the_write_within_max_block_ms(spark: SparkSession) -> None:
-    with socket.socket() as taken:  # bound and not listening: connections are refused
-        taken.bind(("127.0.0.1", 0))
-        servers = f"127.0.0.1:{taken.getsockname()[1]}"
+    with socket.socket() as bound_socket:  # bound and not listening: connections are refused
+        bound_socket.bind(("127.0.0.1", 0))
+        servers = f"127.0.0.1:{bound_socket.getsockname()[1]}"
         message = error_of(lambda: save(spark.range(1).selectExpr("'v' value"), servers, "t", kafka__max__block__ms="1000"))
     assert "Topic t not present in metadata after 1000 ms." in message
     assert servers in message

@@ -19,7 +19,7 @@ from pyspark.sql import functions as F
 from jobs.local_kafka import LocalKafka
 from tests.broker_properties import QUICK_SESSIONS
 from tests.integration.conftest import SessionSettings
-from tests.integration.exactly_once_writes import Seen, unnamed
+from tests.integration.exactly_once_writes import CommittedReader, unnamed
 from tests.integration.processes import until
 from tests.integration.programs import (
     ALL,
@@ -68,7 +68,7 @@ def write_twice(master: str, kind: str, row: int, broker: LocalKafka, topics: tu
 
 
 def test_a_killed_python_worker_doubles_rows_of_its_task_or_with_exactly_once_none(
-    broker: LocalKafka, topic: Topic, read_topic: ReadTopic, seen: Seen, tmp_path: Path
+    broker: LocalKafka, topic: Topic, read_topic: ReadTopic, reader: CommittedReader, tmp_path: Path
 ) -> None:
     """Thousands of its rows were acknowledged before; with exactly-once the driver ends that transaction."""
     names = topic(3), topic(3)
@@ -80,11 +80,11 @@ def test_a_killed_python_worker_doubles_rows_of_its_task_or_with_exactly_once_no
     assert max(counts.values()) == 2
     (report,) = reports(tmp_path)
     assert (report["tasks"], report["rows"]) == (TASKS, len(ALL))  # attempts that failed are not counted
-    assert committed_rows(seen, names[1]) == dict.fromkeys(ALL, 1)
+    assert committed_rows(reader, names[1]) == dict.fromkeys(ALL, 1)
 
 
 def test_a_lost_executor_doubles_rows_of_its_tasks_or_with_exactly_once_none(
-    broker: LocalKafka, topic: Topic, read_topic: ReadTopic, seen: Seen, tmp_path: Path
+    broker: LocalKafka, topic: Topic, read_topic: ReadTopic, reader: CommittedReader, tmp_path: Path
 ) -> None:
     """Tasks that have ended on that executor before are not run again: the driver has their messages. With exactly-once their
     transactions stay open, and are committed."""
@@ -95,7 +95,7 @@ def test_a_lost_executor_doubles_rows_of_its_tasks_or_with_exactly_once_none(
     assert twice <= set(last)
     assert len(twice) >= CERTAIN
     assert [(report["tasks"], report["rows"]) for report in reports(tmp_path)] == [(TASKS, len(ALL))]
-    assert committed_rows(seen, names[1]) == dict.fromkeys(ALL, 1)
+    assert committed_rows(reader, names[1]) == dict.fromkeys(ALL, 1)
 
 
 def test_a_write_that_fails_for_good_leaves_rows_behind_which_a_repetition_doubles(

@@ -28,7 +28,7 @@ def test_a_workers_peak_is_what_the_formula_allows(cases: str) -> None:
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=LIMIT_S, check=False)
     assert done.returncode == 0, done.stderr[-4000:]
     print(done.stdout)
-    found = re.findall(r"formula (\d+) MiB, measured (\d+) MiB", done.stdout)
-    assert len(found) == 2, done.stdout
-    for formula, measured in found:
+    peaks = re.findall(r"formula (\d+) MiB, measured (\d+) MiB", done.stdout)
+    assert len(peaks) == 2, done.stdout
+    for formula, measured in peaks:
         assert 0.6 * int(formula) < int(measured) <= TOLERANCE * int(formula), done.stdout

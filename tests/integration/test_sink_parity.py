@@ -55,11 +55,11 @@ def frame(spark: SparkSession) -> DataFrame:
 
 def by_key(records: list[ReadRecord]) -> dict[bytes, dict[int, list[tuple[Any, ...]]]]:
     """What each key has in each partition, in order."""
-    found: dict[bytes, dict[int, list[tuple[Any, ...]]]] = defaultdict(lambda: defaultdict(list))
+    rows_by_key: dict[bytes, dict[int, list[tuple[Any, ...]]]] = defaultdict(lambda: defaultdict(list))
     for record in records:
         if record.key is not None:
-            found[record.key][record.partition].append((record.value, tuple(record.headers)))
-    return found
+            rows_by_key[record.key][record.partition].append((record.value, tuple(record.headers)))
+    return rows_by_key
 
 
 def without_key(records: list[ReadRecord]) -> Counter[tuple[Any, ...]]:
@@ -73,10 +73,10 @@ def test_a_hundred_thousand_random_rows_are_the_same_in_both_topics(
     theirs, ours = topic(PARTITIONS), topic(PARTITIONS)
     save_with_spark(frame, broker, theirs)
     save(frame, broker, ours)
-    expected, found = read_topic(theirs), read_topic(ours)
-    assert len(expected) == len(found) == ROWS
-    assert by_key(found) == by_key(expected)
-    assert without_key(found) == without_key(expected)
+    their_records, our_records = read_topic(theirs), read_topic(ours)
+    assert len(their_records) == len(our_records) == ROWS
+    assert by_key(our_records) == by_key(their_records)
+    assert without_key(our_records) == without_key(their_records)
 
 
 @pytest.mark.parametrize("said", ["", "false", "true"])
@@ -99,8 +99,8 @@ def test_several_topics_from_a_column_get_the_same_rows_by_binary_keys(
     sample = frame.where("id < 5000 and key is not null").withColumn("key", F.col("key").cast("binary")).drop("partition")
     for names, write in ((theirs, save_with_spark), (ours, save)):
         write(sample.withColumn("topic", F.when(F.col("id") % 3 == 0, names[0]).otherwise(names[1])), broker)
-    for expected, found in zip(theirs, ours, strict=True):
-        assert by_key(read_topic(found)) == by_key(read_topic(expected))
+    for their_topic, our_topic in zip(theirs, ours, strict=True):
+        assert by_key(read_topic(our_topic)) == by_key(read_topic(their_topic))
 
 
 # COPIES FROM TOPIC TO TOPIC
@@ -142,8 +142,8 @@ def test_without_the_option_a_copy_goes_back_to_the_topic_it_came_from(
     written = spark.range(10).selectExpr("cast(cast(id as string) as binary) value")
     save(written, broker, source)
     save(read(spark, broker, source).cache(), broker)
-    found = read(spark, broker, source).select("value")
-    assert_df_equality(found, written.union(written), ignore_row_order=True, ignore_nullable=True)
+    values = read(spark, broker, source).select("value")
+    assert_df_equality(values, written.union(written), ignore_row_order=True, ignore_nullable=True)
 
 
 # PARTITIONER PRIORITIES

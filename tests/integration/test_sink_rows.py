@@ -109,8 +109,8 @@ def test_rows_above_the_topics_limit_are_skipped_in_order_of_the_others(
     name, report = topic(1, {"max.message.bytes": "10000"}), tmp_path / "report.jsonl"
     df = spark.range(2000, numPartitions=1).selectExpr("concat(id, repeat('x', if(id % 500 = 7, 20000, 10))) value")
     save(df, broker, name, onRecordTooLarge="skip", reportPath=str(report))
-    found = [int((record.value or b"").rstrip(b"x")) for record in read_topic(name)]
-    assert found == [i for i in range(2000) if i % 500 != 7]
+    numbers = [int((record.value or b"").rstrip(b"x")) for record in read_topic(name)]
+    assert numbers == [i for i in range(2000) if i % 500 != 7]
     assert json.loads(report.read_text())["skipped"] == 4
 
 
@@ -157,8 +157,8 @@ def test_rows_that_can_be_sent_nowhere_are_dead_lettered_before_anything_is_sent
     options = {"onInvalidRecord": "deadLetter", "deadLetterTopic": dead, "kafka__max__block__ms": "2000"}
     save(df, broker, includeTimestamp="true", **options)
     assert sorted(record.value or b"" for record in read_topic(name)) == [b"v0", b"v7"]
-    found = {record.value: reasons(record) for record in read_topic(dead)}
-    assert {value: why["condition"] for value, why in found.items()} == {
+    errors = {record.value: reasons(record) for record in read_topic(dead)}
+    assert {value: why["condition"] for value, why in errors.items()} == {
         b"v1": b"KAFKA_NULL_TOPIC_IN_DATA",
         b"v2": b"KAFKA_INVALID_TOPIC_EXCEPTION",
         b"v3": b"KAFKA_INVALID_PARTITION",
@@ -166,7 +166,7 @@ def test_rows_that_can_be_sent_nowhere_are_dead_lettered_before_anything_is_sent
         b"v5": b"KAFKA_INVALID_RECORD",
         b"v6": b"KAFKA_INVALID_RECORD",
     }
-    assert (found[b"v1"]["topic"], found[b"v2"]["topic"], found[b"v4"]["partition"]) == (None, "ünï/code".encode(), b"3")
+    assert (errors[b"v1"]["topic"], errors[b"v2"]["topic"], errors[b"v4"]["partition"]) == (None, "ünï/code".encode(), b"3")
 
 
 def test_a_row_that_the_dead_letter_topic_rejects_fails_the_task(spark: SparkSession, broker: LocalKafka, topic: Topic) -> None:
@@ -270,9 +270,9 @@ def test_large_types_of_arrow_are_written_as_others_are(
         "array(named_struct('key', 'h', 'value', cast('b' as binary))) headers",
     )
     save(written, broker)
-    found = read_with_spark(spark, broker.bootstrap_servers, name)
-    found = found.selectExpr("cast(key as string)", "value", "topic", "headers")
-    assert_df_equality(found, written, ignore_row_order=True, ignore_nullable=True)
+    rows_read = read_with_spark(spark, broker.bootstrap_servers, name)
+    rows_read = rows_read.selectExpr("cast(key as string)", "value", "topic", "headers")
+    assert_df_equality(rows_read, written, ignore_row_order=True, ignore_nullable=True)
 
 
 # RATES

@@ -45,8 +45,8 @@ def test_two_rounds_go_where_the_topic_column_says(
     for round_ in (rows[:10], rows[10:]):
         stream.feed([{"topic": name, "value": value} for name, value in round_])
         run(stream.writer(stream.read(), broker))
-    found = read_with_spark(spark, broker.bootstrap_servers, *names).selectExpr("topic", "cast(value as string) value")
-    assert_df_equality(found, spark.createDataFrame(rows, found.schema), ignore_row_order=True)
+    rows_read = read_with_spark(spark, broker.bootstrap_servers, *names).selectExpr("topic", "cast(value as string) value")
+    assert_df_equality(rows_read, spark.createDataFrame(rows, rows_read.schema), ignore_row_order=True)
 
 
 def test_the_topic_option_suffices(stream: FileStream, broker: LocalKafka, topic: Topic, read_topic: ReadTopic) -> None:
@@ -115,16 +115,16 @@ def test_a_commit_that_failed_is_made_good_by_writing_the_batch_again(
     """Its rows had been acknowledged: at least once means that they are there twice, and no other ones are."""
     name, report = topic(), tmp_path / "report.jsonl"
     spark.dataSource.register(CommitFailsWhenAsked)
-    asked = file_that_fails_commits(str(report))
+    failure_file = file_that_fails_commits(str(report))
     stream.feed([{"value": "a"}])
     run(stream.writer(stream.read(), broker, name, reportPath=str(report)).format(CommitFailsWhenAsked.name()))
-    asked.touch()
+    failure_file.touch()
     stream.feed([{"value": "b"}])
     message = error_of(
         lambda: run(stream.writer(stream.read(), broker, name, reportPath=str(report)).format(CommitFailsWhenAsked.name()))
     )
     assert "no commit, as planned" in message
-    asked.unlink()
+    failure_file.unlink()
     run(stream.writer(stream.read(), broker, name, reportPath=str(report)).format(CommitFailsWhenAsked.name()))
     assert counted(read_topic(name)) == Counter([b"a", b"b", b"b"])
     assert [json.loads(line)["batch_id"] for line in report.read_text().splitlines()] == [0, 1]
@@ -184,9 +184,9 @@ def test_complete_mode_writes_the_whole_result_with_each_batch(
     stream.feed([{"key": "a"}, {"key": "b"}])
     stream.feed([{"key": "a"}])
     run(stream.writer(counts, broker, name).outputMode("complete"))
-    found = read_with_spark(spark, broker.bootstrap_servers, name).selectExpr("cast(key as string)", "cast(value as string)")
+    rows_read = read_with_spark(spark, broker.bootstrap_servers, name).selectExpr("cast(key as string)", "cast(value as string)")
     first, second = [("a", "1"), ("b", "1")], [("a", "2"), ("b", "1")]
-    assert_df_equality(found, spark.createDataFrame(first + second, found.schema), ignore_row_order=True)
+    assert_df_equality(rows_read, spark.createDataFrame(first + second, rows_read.schema), ignore_row_order=True)
 
 
 def test_update_mode_is_refused_by_spark(stream: FileStream) -> None:

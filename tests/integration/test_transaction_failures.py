@@ -119,12 +119,12 @@ def rows_of(number: int, attempt: int) -> list[str]:
 
 def coordinator_of(bootstrap_servers: str, transactional_id: str) -> int:
     with RawClient(bootstrap_servers.split(",")[0]) as client:
-        found = client.ask(FindCoordinatorRequest.for_keys(KeyType.TRANSACTION, [transactional_id]), 4).answer_for(
+        answer = client.ask(FindCoordinatorRequest.for_keys(KeyType.TRANSACTION, [transactional_id]), 4).answer_for(
             transactional_id, 4
         )
-    assert found is not None
-    assert not found.error_code
-    return found.node_id
+    assert answer is not None
+    assert not answer.error_code
+    return answer.node_id
 
 
 @pytest.mark.parametrize("version", [2, 1])
