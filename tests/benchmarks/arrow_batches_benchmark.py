@@ -41,15 +41,15 @@ DISCARD = Variant("discard", "discard")
 
 def settings(value_bytes: int, sizes: list[str]) -> dict[str, dict[str, str]]:
     row_bytes = KEY_BYTES + value_bytes + ROW_OVERHEAD
-    found: dict[str, dict[str, str]] = {DEFAULTS: {}}
+    cases: dict[str, dict[str, str]] = {DEFAULTS: {}}
     for size in sizes:
-        found[f"{size} by bytes"] = {BYTES: size}
-        found[f"{size} by rows"] = {ROWS: str(max(1, SIZES[size] // row_bytes))}
-    found["1,000 rows"] = {ROWS: "1000"}
-    found["bytes counted, never reached"] = {BYTES: "1g"}
-    found |= {codec: {BYTES: "1m", COMPRESSION: codec} for codec in ("lz4", "zstd")}
-    found |= {f"buffer {name}": {BYTES: "1m", BUFFER: str(size)} for name, size in (("256k", 2**18), ("1m", 2**20))}
-    return found
+        cases[f"{size} by bytes"] = {BYTES: size}
+        cases[f"{size} by rows"] = {ROWS: str(max(1, SIZES[size] // row_bytes))}
+    cases["1,000 rows"] = {ROWS: "1000"}
+    cases["bytes counted, never reached"] = {BYTES: "1g"}
+    cases |= {codec: {BYTES: "1m", COMPRESSION: codec} for codec in ("lz4", "zstd")}
+    cases |= {f"buffer {name}": {BYTES: "1m", BUFFER: str(size)} for name, size in (("256k", 2**18), ("1m", 2**20))}
+    return cases
 
 
 def measure(

@@ -48,7 +48,7 @@ class InstantBrokers:
 
     def __init__(self) -> None:
         self._in_flight: Counter[int] = Counter()
-        self._sent: deque[list[ClientRequest]] = deque([[], []])  # by round; the last one is this round's
+        self._rounds: deque[list[ClientRequest]] = deque([[], []])  # by round; the last one is this round's
         self.requests = 0
         self.worked = False
 
@@ -61,13 +61,13 @@ class InstantBrokers:
     def send(self, request: ClientRequest, _: int) -> None:
         request.message.encode(13)
         self._in_flight[request.node_id] += 1
-        self._sent[-1].append(request)
+        self._rounds[-1].append(request)
         self.requests += 1
         self.worked = True
 
     def poll(self, _: int, now_ms: int) -> list[ClientResponse]:
-        self._sent.append([])
-        for request in self._sent.popleft():
+        self._rounds.append([])
+        for request in self._rounds.popleft():
             self._in_flight[request.node_id] -= 1
             self.worked = True
             answers = tuple(map(_accepted, request.message.topic_data))
@@ -99,8 +99,8 @@ def _columns(arguments: argparse.Namespace) -> RecordColumns:
     values = pa.array(sample_values(arguments.value_size), pa.binary())
     keys = pa.array([b"%08d" % number for number in range(SAMPLES)], pa.binary())
     rows = arguments.call_rows or min(MAX_GATHERED_ROWS, MAX_GATHERED_BYTES * SAMPLES // (values.nbytes + keys.nbytes))
-    chosen = pa.array(np.arange(rows) % SAMPLES)
-    return record_columns(values.take(chosen), keys.take(chosen), None, 1_700_000_000_000)
+    indices = pa.array(np.arange(rows) % SAMPLES)
+    return record_columns(values.take(indices), keys.take(indices), None, 1_700_000_000_000)
 
 
 def measure(nodes: int, partitions: int, arguments: argparse.Namespace) -> None:

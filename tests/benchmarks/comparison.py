@@ -71,12 +71,12 @@ class Run:
 
     @classmethod
     def load(cls, file: Path) -> Run:
-        found = json.loads(file.read_text(encoding="utf-8"))
+        fields = json.loads(file.read_text(encoding="utf-8"))
         comparisons = tuple(
             Comparison(**each | {"variants": {name: Measured(**figures) for name, figures in each["variants"].items()}})
-            for each in found["comparisons"]
+            for each in fields["comparisons"]
         )
-        return cls(**found | {"comparisons": comparisons})
+        return cls(**fields | {"comparisons": comparisons})
 
 
 def recorded_runs(directory: Path = RECORDED) -> list[Run]:
@@ -96,11 +96,11 @@ def without_settings(runs: Sequence[Run]) -> dict[str, tuple[Run, Comparison]]:
         ValueError: a measurement has no row.
     """
     labels = {label(run, each) for run, each in with_settings(runs)}
-    found = {label(run, each): (run, each) for run in runs if not run.spark_settings for each in run.comparisons}
-    if found.keys() - labels:
-        missing = "; ".join(sorted(found.keys() - labels))
+    by_label = {label(run, each): (run, each) for run in runs if not run.spark_settings for each in run.comparisons}
+    if by_label.keys() - labels:
+        missing = "; ".join(sorted(by_label.keys() - labels))
         raise ValueError(f"measured with Spark's own settings, but not with the recommended ones: {missing}. Record both.")
-    return found
+    return by_label
 
 
 # MEMORY

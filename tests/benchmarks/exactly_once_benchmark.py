@@ -163,13 +163,13 @@ def show_micro_batches(measured: dict[str, MicroBatch]) -> None:
 @contextmanager
 def timed(steps: dict[str, float]) -> Iterator[None]:
     """Adds up how long each step of VersionCommit takes, in milliseconds; steps contain others."""
-    kept: dict[str, Callable[..., Any]] = {name: getattr(VersionCommit, name) for name in STEPS}
+    originals: dict[str, Callable[..., Any]] = {name: getattr(VersionCommit, name) for name in STEPS}
 
     def timing(name: str) -> Callable[..., Any]:
-        def step(*arguments: Any, **named: Any) -> Any:
+        def step(*arguments: Any, **keywords: Any) -> Any:
             started = time.perf_counter()
             try:
-                return kept[name](*arguments, **named)
+                return originals[name](*arguments, **keywords)
             finally:
                 steps[name] = steps.get(name, 0) + (time.perf_counter() - started) * 1000
 
@@ -180,7 +180,7 @@ def timed(steps: dict[str, float]) -> Iterator[None]:
     try:
         yield
     finally:
-        for name, step in kept.items():
+        for name, step in originals.items():
             setattr(VersionCommit, name, step)
 
 

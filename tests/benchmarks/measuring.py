@@ -21,11 +21,11 @@ def _own_and_waited_for(pid: int) -> float:
 
 def descendants(pid: int) -> list[int]:
     parents = {int(each.name): int(fields[1]) for each in Path("/proc").glob("[0-9]*") if (fields := _stat(int(each.name)))}
-    found, frontier = [], {pid}
+    pids, frontier = [], {pid}
     while frontier:
         frontier = {child for child, parent in parents.items() if parent in frontier}
-        found += frontier
-    return found
+        pids += frontier
+    return pids
 
 
 def _stat(pid: int) -> list[str]:

@@ -36,7 +36,7 @@ def formula_of_settings_mb(spark_settings: Mapping[str, str], row_bytes: int) ->
 
 def _bytes(size: str) -> int:
     """As Spark reads sizes: 1m is 2**20 bytes."""
-    found = re.fullmatch(r"(\d+)([a-z]*)", size.strip().lower())
-    if found is None or found[2] not in _UNITS:
+    match = re.fullmatch(r"(\d+)([a-z]*)", size.strip().lower())
+    if match is None or match[2] not in _UNITS:
         raise ValueError(f"{_BYTES}={size} is not a size: write a number of bytes, or one with k, m or g")
-    return int(found[1]) * _UNITS[found[2]]
+    return int(match[1]) * _UNITS[match[2]]

@@ -97,11 +97,11 @@ def compare(what: str, bench: Bench, frame: DataFrame, codec: str, repeats: int)
 
 def feed(producer: KafkaProducer, topic: str, rate: int, ends: threading.Event) -> None:
     """Rows at a steady rate, whose values begin with the millisecond of their creation."""
-    lot, sent, started = max(1, int(rate * TICK_S)), 0, time.monotonic()
-    while not ends.wait(max(0.0, started + sent / rate - time.monotonic())):
+    lot, sent_rows, started = max(1, int(rate * TICK_S)), 0, time.monotonic()
+    while not ends.wait(max(0.0, started + sent_rows / rate - time.monotonic())):
         value = b"%013d%087d" % (time.time_ns() // 1_000_000, 0)
         producer.send_columns(topic, value=pa.array([value] * lot, pa.binary()))
-        sent += lot
+        sent_rows += lot
 
 
 def batches_of(query: StreamingQuery) -> list[Any]:
@@ -120,7 +120,7 @@ def latencies(bootstrap_servers: str, topic: str, from_ms: int) -> list[int]:
         }
     )
     consumer.assign([confluent_kafka.TopicPartition(topic, number, 0) for number in range(PARTITIONS)])
-    found: list[int] = []
+    latencies_ms: list[int] = []
     ended = 0
     while ended < PARTITIONS:
         for message in consumer.consume(10_000, timeout=10):
@@ -129,9 +129,9 @@ def latencies(bootstrap_servers: str, topic: str, from_ms: int) -> list[int]:
                 continue
             made = int(message.value()[:13])
             if made >= from_ms:
-                found.append(message.timestamp()[1] - made)
+                latencies_ms.append(message.timestamp()[1] - made)
     consumer.close()
-    return found
+    return latencies_ms
 
 
 def stream(spark: SparkSession, broker: LocalKafka, folder: Path, variant: Variant, rate: int, seconds: int) -> None:

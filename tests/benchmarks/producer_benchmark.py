@@ -65,9 +65,11 @@ def our_columns(arguments: argparse.Namespace, keyed: bool = False) -> float:
         started = time.monotonic()
         deliveries = [
             producer.send_columns(
-                arguments.topic, value=values[: arguments.records - sent], key=keys and keys[: arguments.records - sent]
+                arguments.topic,
+                value=values[: arguments.records - sent_records],
+                key=keys and keys[: arguments.records - sent_records],
             )
-            for sent in range(0, arguments.records, SAMPLES)
+            for sent_records in range(0, arguments.records, SAMPLES)
         ]
         producer.flush()
         assert sum(delivery.acknowledged for delivery in deliveries) == arguments.records
@@ -202,8 +204,8 @@ def run_java(arguments: argparse.Namespace, records: int, folder: Path, *more: s
     command += ["--payload-file", str(payload), *more, "--producer-props"]
     command += [f"{key}={value}" for key, value in settings(arguments).items()]
     printed = subprocess.run(command, capture_output=True, text=True, check=True, timeout=600).stdout
-    found = re.findall(r"([0-9.]+) records/sec", printed)
-    return records / float(found[-1])
+    rates = re.findall(r"([0-9.]+) records/sec", printed)
+    return records / float(rates[-1])
 
 
 def run_peer(name: str, arguments: argparse.Namespace, records: int) -> float:

@@ -138,13 +138,15 @@ def variants(registry: FakeRegistry, partitions: int) -> list[AvroVariant]:
     return [AvroVariant(name, write, uses_kafka=name != "discard") for name, write in writes.items()]
 
 
-def compare(bench: Bench, frame: DataFrame, chosen: Sequence[AvroVariant], codec: str, repeats: int) -> dict[str, list[Usage]]:
-    usages: dict[str, list[Usage]] = {each.name: [] for each in chosen}
-    for each in [*chosen] * WARM_UP_RUNS:
+def compare(
+    bench: Bench, frame: DataFrame, avro_variants: Sequence[AvroVariant], codec: str, repeats: int
+) -> dict[str, list[Usage]]:
+    usages: dict[str, list[Usage]] = {each.name: [] for each in avro_variants}
+    for each in [*avro_variants] * WARM_UP_RUNS:
         bench.run(each, frame, codec)
     for repeat in range(repeats):
-        turn = repeat % len(chosen)
-        for each in [*chosen[turn:], *chosen[:turn]]:
+        turn = repeat % len(avro_variants)
+        for each in [*avro_variants[turn:], *avro_variants[:turn]]:
             usages[each.name].append(bench.run(each, frame, codec))
     return usages
 
@@ -182,8 +184,10 @@ def main() -> None:
             frame = made.persist()
             frame.count()
             with FakeRegistry() as registry:
-                chosen = [each for each in variants(registry, arguments.partitions) if each.name in arguments.variants.split(",")]
-                usages = compare(bench, frame, chosen, arguments.codec, arguments.repeats)
+                avro_variants = [
+                    each for each in variants(registry, arguments.partitions) if each.name in arguments.variants.split(",")
+                ]
+                usages = compare(bench, frame, avro_variants, arguments.codec, arguments.repeats)
             print(f"\n{shape}: {rows:,} rows, {arguments.codec}, medians of {arguments.repeats}", flush=True)
             print(*lines(rows, usages), sep="\n", flush=True)
             frame.unpersist(blocking=True)
@@ -191,8 +195,8 @@ def main() -> None:
 
 
 def _struct(fields: Sequence[str]) -> str:
-    named = [field.rpartition(" as ") if " as " in field else ("id", "", "id") for field in fields]
-    return f"struct({', '.join(f'{expression} as {name}' for expression, _, name in named)})"
+    columns = [field.rpartition(" as ") if " as " in field else ("id", "", "id") for field in fields]
+    return f"struct({', '.join(f'{expression} as {name}' for expression, _, name in columns)})"
 
 
 if __name__ == "__main__":

@@ -166,8 +166,8 @@ class Bench:
         first = bytes(INDEX_INTERVAL_BYTES + 1)
         with KafkaProducer({"bootstrap.servers": self._broker.bootstrap_servers}) as producer:
             for _ in range(2):
-                for sent in [producer.send(ProducerRecord(topic, first, partition=each)) for each in range(self._partitions)]:
-                    sent.result(60)
+                for future in [producer.send(ProducerRecord(topic, first, partition=each)) for each in range(self._partitions)]:
+                    future.result(60)
 
     def measure(self, variant: Variant, frame: DataFrame, codec: str) -> tuple[Usage, float]:
         """A run in workers that are there already, and the peak of the largest of them in MiB; 0 if the variant has none."""
@@ -253,11 +253,11 @@ def spark_settings(arguments: argparse.Namespace) -> dict[str, str]:
 
 def recorded(arguments: argparse.Namespace, comparisons: list[Comparison]) -> Run:
     """The run as --json keeps it: what was measured, on what, and by which command."""
-    given, words = sys.argv[1:], []
-    while given:
-        word = given.pop(0)
+    words_left, words = sys.argv[1:], []
+    while words_left:
+        word = words_left.pop(0)
         if word == "--json":
-            given.pop(0)
+            words_left.pop(0)
         elif not word.startswith("--json="):
             words.append(word)
     return Run(
@@ -288,10 +288,10 @@ def main() -> None:
     if arguments.chart is not None:
         print(*draw(arguments.chart, recorded_runs()), sep="\n")
         return
-    chosen = arguments.variants.split(",")
-    if unknown := [name for name in chosen if name not in VARIANTS]:
+    names = arguments.variants.split(",")
+    if unknown := [name for name in names if name not in VARIANTS]:
         parser.error(f"--variants: there is no {', '.join(unknown)}; choose from {', '.join(VARIANTS)}")
-    variants = [VARIANTS[name] for name in chosen]
+    variants = [VARIANTS[name] for name in names]
     comparisons = []
     with tempfile.TemporaryDirectory() as folder, LocalKafka(Path(folder), heap="1g", properties=AT_ONCE) as broker:
         spark = session(arguments.master, spark_settings(arguments))

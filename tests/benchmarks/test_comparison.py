@@ -60,23 +60,23 @@ def cells(runs: list[Run]) -> dict[str, str]:
 
 
 def test_the_fastest_sink_of_a_row_is_bold_whichever_it_is() -> None:
-    found = cells([run()])
-    assert found["Spark's, tuned"] == "**250 k (2.50×)**"
-    assert [cell for cell in found.values() if "**" in cell] == ["**250 k (2.50×)**"]
+    row = cells([run()])
+    assert row["Spark's, tuned"] == "**250 k (2.50×)**"
+    assert [cell for cell in row.values() if "**" in cell] == ["**250 k (2.50×)**"]
 
 
 def test_a_row_says_how_this_sink_compares_with_each_of_the_others() -> None:
-    found = cells([run()])
-    assert found["Values"] == "1,000 B, lz4"
-    assert found["This sink, rows/s"] == "200 k (2.00×)"
-    assert found["This ÷ Spark's tuned"] == "0.80×"
-    assert found["confluent-kafka in `mapInArrow`"] == "50 k (0.50×)"
-    assert found["Client CPU s per million rows: this / Spark's / tuned / confluent"] == "2.0 / 4.0 / 1.0 / 8.0"
+    row = cells([run()])
+    assert row["Values"] == "1,000 B, lz4"
+    assert row["This sink, rows/s"] == "200 k (2.00×)"
+    assert row["This ÷ Spark's tuned"] == "0.80×"
+    assert row["confluent-kafka in `mapInArrow`"] == "50 k (0.50×)"
+    assert row["Client CPU s per million rows: this / Spark's / tuned / confluent"] == "2.0 / 4.0 / 1.0 / 8.0"
 
 
 def test_a_run_with_sparks_own_settings_fills_a_cell_of_its_row() -> None:
-    found = cells([run(), with_sparks_own_settings(run())])
-    assert found["This sink with Spark's own settings"] == "200 k (2.00×)"
+    row = cells([run(), with_sparks_own_settings(run())])
+    assert row["This sink with Spark's own settings"] == "200 k (2.00×)"
 
 
 def test_a_row_that_was_not_measured_with_sparks_own_settings_has_an_empty_cell() -> None:
@@ -90,8 +90,8 @@ def test_a_measurement_with_sparks_own_settings_that_has_no_row_is_an_error() ->
 
 def test_a_variant_that_was_not_measured_is_an_empty_cell_and_no_bar() -> None:
     runs = [only(run(), SINK, DEFAULTS)]
-    found = cells(runs)
-    assert found["Spark's, tuned"] == found["This ÷ Spark's tuned"] == found["confluent-kafka in `mapInArrow`"] == ""
+    row = cells(runs)
+    assert row["Spark's, tuned"] == row["This ÷ Spark's tuned"] == row["confluent-kafka in `mapInArrow`"] == ""
     assert len(bars(runs, THEMES[0])) == 2 * 2
 
 

@@ -31,6 +31,6 @@ def test_a_row_has_its_ratios_to_the_same_client_without_transactions_and_to_jav
 
 
 def test_the_json_has_every_figure() -> None:
-    found = json.loads(RUN.as_json())
-    assert found["throughput"]["java, transactions of 1000 ms"]["records_per_second"] == 600_000
-    assert found["commits_per_second"] == {"ours": 300.0, "java": 400.0}
+    figures = json.loads(RUN.as_json())
+    assert figures["throughput"]["java, transactions of 1000 ms"]["records_per_second"] == 600_000
+    assert figures["commits_per_second"] == {"ours": 300.0, "java": 400.0}

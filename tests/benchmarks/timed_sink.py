@@ -82,8 +82,8 @@ class TimedSink(KafkaDataSource):
         return "timed-sink"
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> TimedWriter:
-        given = {name: value for name, value in self.options.items() if name.lower() != "timesfolder"}
-        return TimedWriter(KafkaDataSource(given).streamWriter(schema, overwrite), self.options["timesFolder"])
+        sink_options = {name: value for name, value in self.options.items() if name.lower() != "timesfolder"}
+        return TimedWriter(KafkaDataSource(sink_options).streamWriter(schema, overwrite), self.options["timesFolder"])
 
 
 @dataclass(frozen=True)
@@ -104,15 +104,15 @@ class TimedWriter(DataSourceStreamArrowWriter):
 
     def _timed(self, what: str, batch: int, call: Callable[[], Any]) -> Any:
         _watch_parts()
-        _taken.clear()
+        _times.clear()
         result = _watched(what, call)
-        line = json.dumps([what, batch, _taken])
+        line = json.dumps([what, batch, _times])
         with Path(self.folder, f"{os.getpid()}.jsonl").open("a", encoding="utf-8") as file:
             file.write(f"{line}\n")
         return result
 
 
-_taken: dict[str, Times] = {}  # of the task or commit that this process is at
+_times: dict[str, Times] = {}  # of the task or commit that this process is at
 
 
 @functools.cache
@@ -128,8 +128,8 @@ def _watch(owner: Any, function: str) -> None:
         return
 
     @functools.wraps(original)
-    def watched(*arguments: Any, **named: Any) -> Any:
-        return _watched(function, lambda: original(*arguments, **named))
+    def watched(*arguments: Any, **keywords: Any) -> Any:
+        return _watched(function, lambda: original(*arguments, **keywords))
 
     setattr(owner, function, watched)
 
@@ -139,9 +139,9 @@ def _watched(name: str, call: Callable[[], Any]) -> Any:
     try:
         return call()
     finally:
-        before = _taken.get(name, Times(0, 0))
+        before = _times.get(name, Times(0, 0))
         wall_ms, cpu_ms = (time.perf_counter() - wall_s) * 1000, (time.process_time() - cpu_s) * 1000
-        _taken[name] = Times(before[0] + wall_ms, before[1] + cpu_ms)
+        _times[name] = Times(before[0] + wall_ms, before[1] + cpu_ms)
 
 
 def parts_in(folder: Path, first_batch: int) -> dict[tuple[str, str], list[Times]]:
@@ -149,13 +149,13 @@ def parts_in(folder: Path, first_batch: int) -> dict[tuple[str, str], list[Times
 
     TASK and COMMIT come first, then their parts in the order in which they are called.
     """
-    found: dict[tuple[str, str], list[Times]] = {(what, what): [] for what in (TASK, COMMIT)}
-    found |= {(part.of, part.name): [] for part in PARTS}
+    times_by_part: dict[tuple[str, str], list[Times]] = {(what, what): [] for what in (TASK, COMMIT)}
+    times_by_part |= {(part.of, part.name): [] for part in PARTS}
     names = {(part.of, part.function): part.name for part in PARTS} | {(what, what): what for what in (TASK, COMMIT)}
     for file in folder.glob("*.jsonl"):
         for line in file.read_text(encoding="utf-8").splitlines():
-            what, batch, taken = json.loads(line)
-            for function, times in taken.items():
+            what, batch, times_by_function = json.loads(line)
+            for function, times in times_by_function.items():
                 if batch >= first_batch and (what, function) in names:
-                    found[what, names[what, function]].append(Times(*times))
-    return {part: times for part, times in found.items() if times}
+                    times_by_part[what, names[what, function]].append(Times(*times))
+    return {part: times for part, times in times_by_part.items() if times}

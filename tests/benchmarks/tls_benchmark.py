@@ -48,8 +48,8 @@ def send_columns(options: dict[str, str], arguments: argparse.Namespace) -> floa
         producer.partitions_for(arguments.topic)
         started = time.monotonic()
         deliveries = [
-            producer.send_columns(arguments.topic, value=values.slice(0, min(SAMPLES, arguments.records - sent)))
-            for sent in range(0, arguments.records, SAMPLES)
+            producer.send_columns(arguments.topic, value=values.slice(0, min(SAMPLES, arguments.records - sent_records)))
+            for sent_records in range(0, arguments.records, SAMPLES)
         ]
         producer.flush()
         assert sum(delivery.acknowledged for delivery in deliveries) == arguments.records
@@ -92,8 +92,8 @@ def java_rate(options: dict[str, str], arguments: argparse.Namespace, folder: Pa
 
 def java_first_acks(options: dict[str, str], arguments: argparse.Namespace) -> list[float]:
     program = Path(__file__).with_name("FirstAck.java")
-    given = [f"{key}={value}" for key, value in (options | {"linger.ms": "0"}).items()]
-    printed = run_java(fetch_kafka(), program, arguments.producers, arguments.topic, *given)
+    properties = [f"{key}={value}" for key, value in (options | {"linger.ms": "0"}).items()]
+    printed = run_java(fetch_kafka(), program, arguments.producers, arguments.topic, *properties)
     seconds: list[float] = json.loads(printed.splitlines()[-1])
     return seconds
 

@@ -93,8 +93,8 @@ class Run:
             yield f"{client:32}{rate:>12,.0f}{rate / self.commits_per_second[JAVA]:>17.2f}"
 
     def as_json(self) -> str:
-        named = {str(way): asdict(each) for way, each in self.throughput.items()}
-        return json.dumps(asdict(self) | {"throughput": named}, indent=2) + "\n"
+        by_way = {str(way): asdict(each) for way, each in self.throughput.items()}
+        return json.dumps(asdict(self) | {"throughput": by_way}, indent=2) + "\n"
 
 
 # ONE RUN
@@ -113,12 +113,12 @@ def send_columns(arguments: argparse.Namespace) -> float:
             pace = TransactionPace(producer, arguments.duration_ms, Clock())
         deliveries = []
         started = time.monotonic()
-        for sent in range(0, arguments.records, SAMPLES):
+        for sent_records in range(0, arguments.records, SAMPLES):
             if pace is not None:
                 pace.begin_if_none()
-            deliveries.append(producer.send_columns(arguments.topic, value=values[: arguments.records - sent]))
+            deliveries.append(producer.send_columns(arguments.topic, value=values[: arguments.records - sent_records]))
             if pace is not None:
-                pace.commit_if_due(is_last=sent + SAMPLES >= arguments.records)
+                pace.commit_if_due(is_last=sent_records + SAMPLES >= arguments.records)
         producer.flush()
         seconds = time.monotonic() - started
         assert sum(delivery.acknowledged for delivery in deliveries) == arguments.records
@@ -169,8 +169,8 @@ def run_java_columns(arguments: argparse.Namespace, folder: Path, duration_ms: i
 def run_java_commits(arguments: argparse.Namespace) -> float:
     options = [f"{key}={value}" for key, value in settings(arguments).items()]
     program = Path(__file__).with_name("CommitRate.java")
-    given = (arguments.warm_up, arguments.commits, arguments.topic, f"transactional.id={_new_id()}", *options)
-    return float(run_java(fetch_kafka(), program, *given).splitlines()[-1])
+    program_arguments = (arguments.warm_up, arguments.commits, arguments.topic, f"transactional.id={_new_id()}", *options)
+    return float(run_java(fetch_kafka(), program, *program_arguments).splitlines()[-1])
 
 
 def _new_id() -> str:
@@ -184,7 +184,7 @@ def measure(arguments: argparse.Namespace, broker: LocalKafka, folder: Path) -> 
     broker_pid = broker.nodes[1].pid
     assert broker_pid is not None
     ways = [Way(client, duration) for duration in (None, *arguments.durations) for client in (OURS, JAVA)]
-    found: dict[Way, list[tuple[float, float, float]]] = {way: [] for way in ways}
+    measurements: dict[Way, list[tuple[float, float, float]]] = {way: [] for way in ways}
     commits: dict[str, list[float]] = {OURS: [], JAVA: []}
     millions = arguments.records / 1e6
     for repeat in range(arguments.repeats):
@@ -197,7 +197,7 @@ def measure(arguments: argparse.Namespace, broker: LocalKafka, folder: Path) -> 
             else:
                 seconds = run_java_columns(arguments, folder, way.duration_ms)
             client, server = children_cpu() - before[0], cpu_seconds(broker_pid) - before[1]
-            found[way].append((arguments.records / seconds, client / millions, server / millions))
+            measurements[way].append((arguments.records / seconds, client / millions, server / millions))
         for client_name in commits if forwards else reversed(commits):
             arguments.topic = new_topic(broker, 1)
             seconds = run_ours("commits", arguments) if client_name == OURS else run_java_commits(arguments)
@@ -210,7 +210,7 @@ def measure(arguments: argparse.Namespace, broker: LocalKafka, folder: Path) -> 
         what=f"{arguments.records:,} records of {arguments.value_size} B, batch.size={arguments.batch_size},"
         f" linger.ms={arguments.linger_ms}, {arguments.codec}, {arguments.partitions} partitions,"
         f" medians of {arguments.repeats}",
-        throughput={way: Measured(*map(statistics.median, zip(*each, strict=True))) for way, each in found.items()},
+        throughput={way: Measured(*map(statistics.median, zip(*each, strict=True))) for way, each in measurements.items()},
         commits_per_second={name: statistics.median(rates) for name, rates in commits.items()},
     )
 
