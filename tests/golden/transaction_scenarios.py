@@ -286,20 +286,20 @@ class Steps:
         self.note("OffsetCommit v9", error)
         return error
 
-    def fetch_offsets(self, group: str, *, named: bool, require_stable: bool = False, partition: int = 0) -> object:
-        topics = (OffsetFetchRequestTopic(name=self.topic, partition_indexes=(partition,)),) if named else None
+    def fetch_offsets(self, group: str, *, has_topics: bool, require_stable: bool = False, partition: int = 0) -> object:
+        topics = (OffsetFetchRequestTopic(name=self.topic, partition_indexes=(partition,)),) if has_topics else None
         request = OffsetFetchRequest.for_groups({group: topics}, require_stable=require_stable)
         for version in (7, 9):
-            found, error = self._settled(
+            answer, error = self._settled(
                 lambda version=version: self.client.ask(request, version).answer_for(group, version),
-                lambda found: found.error_code,
+                lambda answer: answer.error_code,
             )
             learnt = [
                 (str(Errors.for_code(part.error_code)), part.partition_index, part.committed_offset, part.metadata)
-                for each in found.topics
+                for each in answer.topics
                 for part in each.partitions
             ]
-            what = f"OffsetFetch v{version} {'named' if named else 'all'}{' stable' if require_stable else ''}"
+            what = f"OffsetFetch v{version} {'named' if has_topics else 'all'}{' stable' if require_stable else ''}"
             self.note(what, (str(error), learnt))
         return learnt
 
@@ -322,13 +322,15 @@ class Steps:
             assert time.monotonic() < deadline, "the transaction does not end"
             time.sleep(PAUSE_S)
 
-    def listed(self, *producers: Producer, states: tuple[str, ...] = (), pattern: str | None = None, duration: int = -1) -> None:
+    def list_transactions(
+        self, *producers: Producer, states: tuple[str, ...] = (), pattern: str | None = None, duration: int = -1
+    ) -> None:
         request = ListTransactionsRequest(state_filters=states, transactional_id_pattern=pattern, duration_filter=duration)
         version = 2 if pattern is not None else 1
         answer = self.client.ask(request, version)
         mine = [producer.transactional_id for producer in producers]
-        found = {state.transactional_id: state.transaction_state for state in answer.transaction_states}
-        learnt = [found.get(name, "-").replace("Prepare", "Complete") for name in mine]
+        state_by_id = {state.transactional_id: state.transaction_state for state in answer.transaction_states}
+        learnt = [state_by_id.get(name, "-").replace("Prepare", "Complete") for name in mine]
         self.note(f"ListTransactions v{version} {states} {duration}", (learnt, answer.unknown_state_filters))
 
 
@@ -349,22 +351,22 @@ def a_task_leaves_its_transaction_to_the_driver(steps: Steps) -> None:
         steps.produce(producer, partition)
     steps.commit_in_transaction(producer, group, 7)
     steps.describe(producer)
-    steps.fetch_offsets(group, named=False)
-    steps.fetch_offsets(group, named=False, require_stable=True)
-    steps.fetch_offsets(group, named=True)
-    steps.fetch_offsets(group, named=True, require_stable=True)
-    steps.fetch_offsets(group, named=True, require_stable=True, partition=5)
+    steps.fetch_offsets(group, has_topics=False)
+    steps.fetch_offsets(group, has_topics=False, require_stable=True)
+    steps.fetch_offsets(group, has_topics=True)
+    steps.fetch_offsets(group, has_topics=True, require_stable=True)
+    steps.fetch_offsets(group, has_topics=True, require_stable=True, partition=5)
     steps.end(producer, commit=True, adopt=False)
     steps.end(producer, commit=True, adopt=False)
     steps.end(producer, commit=False, adopt=False)
-    steps.fetch_offsets(group, named=False)
-    steps.fetch_offsets(group, named=True, require_stable=True)
+    steps.fetch_offsets(group, has_topics=False)
+    steps.fetch_offsets(group, has_topics=True, require_stable=True)
     steps.describe(producer)
-    steps.listed(producer)
+    steps.list_transactions(producer)
     steps.produce(producer, sequence=2, epoch=first_epoch)
     steps.produce(producer, 3, sequence=0, epoch=first_epoch)
     steps.commit_in_transaction(producer, group, 8, epoch=first_epoch)
-    steps.listed(producer)
+    steps.list_transactions(producer)
     steps.init(producer)
     steps.describe(producer)
 
@@ -457,7 +459,7 @@ def requests_that_are_refused(steps: Steps) -> None:
     steps.commit_in_transaction(producer, group, 1, partition=99)
     steps.commit_in_transaction(producer, "", 1)
     steps.end(producer, commit=True)
-    steps.fetch_offsets(group, named=False)
+    steps.fetch_offsets(group, has_topics=False)
 
 
 def plain_offsets(steps: Steps) -> None:
@@ -468,19 +470,19 @@ def plain_offsets(steps: Steps) -> None:
     steps.commit_offset(group, 6, topic="no-such-topic")
     steps.commit_offset(group, 7, partition=99)
     steps.commit_offset(group, 8, generation=1)
-    steps.fetch_offsets(group, named=False)
-    steps.fetch_offsets(group, named=True, require_stable=True)
-    steps.fetch_offsets(next(steps.names), named=False)
-    steps.fetch_offsets(next(steps.names), named=True)
+    steps.fetch_offsets(group, has_topics=False)
+    steps.fetch_offsets(group, has_topics=True, require_stable=True)
+    steps.fetch_offsets(next(steps.names), has_topics=False)
+    steps.fetch_offsets(next(steps.names), has_topics=True)
     producer = steps.new_producer()
     if not steps.v2:
         steps.add_offsets(producer, group)
     steps.commit_in_transaction(producer, group, 9)
-    steps.fetch_offsets(group, named=False, require_stable=True)
-    steps.fetch_offsets(group, named=False)
+    steps.fetch_offsets(group, has_topics=False, require_stable=True)
+    steps.fetch_offsets(group, has_topics=False)
     steps.commit_offset(group, 10)
     steps.end(producer, commit=True)
-    steps.fetch_offsets(group, named=False)
+    steps.fetch_offsets(group, has_topics=False)
 
 
 def continuing_with_the_same_identity(steps: Steps) -> None:
@@ -503,15 +505,15 @@ def lists(steps: Steps) -> None:
         steps.produce(producer, 1)
     steps.end(done, commit=False)
     everyone = (empty, ongoing, done)
-    steps.listed(*everyone)
-    steps.listed(*everyone, states=("Ongoing",))
-    steps.listed(*everyone, states=("Empty", "Nonsense"))
+    steps.list_transactions(*everyone)
+    steps.list_transactions(*everyone, states=("Ongoing",))
+    steps.list_transactions(*everyone, states=("Empty", "Nonsense"))
     steps.pass_time()
-    steps.listed(*everyone, duration=0)
-    steps.listed(*everyone, duration=3_600_000)
-    steps.listed(*everyone, pattern=empty.transactional_id[:-1] + ".*")
-    steps.listed(*everyone, pattern=empty.transactional_id[:-2])
-    steps.listed(*everyone, pattern="")
+    steps.list_transactions(*everyone, duration=0)
+    steps.list_transactions(*everyone, duration=3_600_000)
+    steps.list_transactions(*everyone, pattern=empty.transactional_id[:-1] + ".*")
+    steps.list_transactions(*everyone, pattern=empty.transactional_id[:-2])
+    steps.list_transactions(*everyone, pattern="")
     steps.end(ongoing, commit=True)
 
 

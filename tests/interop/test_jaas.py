@@ -95,9 +95,9 @@ def encoded(text: str) -> str:
 
 
 def test_a_login_is_read_as_java_reads_it(kafka_jars: Path, tmp_path: Path) -> None:
-    asked = texts()
-    (tmp_path / "texts").write_text("\n".join(base64.b64encode(text.encode()).decode() for text in asked) + "\n")
+    sample_texts = texts()
+    (tmp_path / "texts").write_text("\n".join(base64.b64encode(text.encode()).decode() for text in sample_texts) + "\n")
     answers = run_java(kafka_jars, Path(__file__).with_name("ReadJaas.java"), tmp_path / "texts").splitlines()
-    assert len(answers) == len(asked)
+    assert len(answers) == len(sample_texts)
     assert sum(answer != "refused" for answer in answers) > ROUNDS // 2
-    assert [(text, answer) for text, answer in zip(asked, answers, strict=True) if ours(text) != answer] == []
+    assert [(text, answer) for text, answer in zip(sample_texts, answers, strict=True) if ours(text) != answer] == []

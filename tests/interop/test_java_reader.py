@@ -34,7 +34,7 @@ def test_the_java_client_reads_every_codec_at_every_level(kafka_jars: Path, tmp_
 
     assert len(lines) == len(SAMPLES) * (1 + len(records))
     for number, (codec, level, parts) in enumerate(SAMPLES):
-        batch_line, *found = lines[number * (1 + len(records)) : (number + 1) * (1 + len(records))]
+        batch_line, *java_lines = lines[number * (1 + len(records)) : (number + 1) * (1 + len(records))]
         # ids and epoch as given; 300 records from sequence 2147483646 on end at 297
         assert batch_line == f"batch {codec} 300 {latest} {2**40 + 1} 32767 2147483646 297 true"
-        assert found == record_lines, f"{codec} at level {level} in {parts} parts"
+        assert java_lines == record_lines, f"{codec} at level {level} in {parts} parts"

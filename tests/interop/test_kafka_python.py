@@ -37,5 +37,5 @@ def test_kafka_python_reads_every_codec_at_every_level(codec: str, level: int | 
     assert batch.is_transactional
     assert (batch.producer_id, batch.producer_epoch, batch.base_sequence) == (*IDENTITY, BASE_SEQUENCE)
     assert batch.max_timestamp == max(record.timestamp for record in RECORDS)
-    found = [(record.offset, record.timestamp, record.key, record.value, record.headers) for record in batch]
-    assert found == [(offset, *record) for offset, record in enumerate(RECORDS)]
+    records_read = [(record.offset, record.timestamp, record.key, record.value, record.headers) for record in batch]
+    assert records_read == [(offset, *record) for offset, record in enumerate(RECORDS)]

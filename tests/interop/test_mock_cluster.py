@@ -71,11 +71,11 @@ def read(cluster: MockCluster, topic: str) -> list[ReadRecord]:
 
 
 def assert_written_once_and_in_order(cluster: MockCluster, topic: str, *written: list[bytes]) -> None:
-    found: dict[int, list[bytes | None]] = {}
+    values_by_partition: dict[int, list[bytes | None]] = {}
     for record in read(cluster, topic):
         assert record.key == record.value
-        found.setdefault(record.partition, []).append(record.value)
-    assert found == {
+        values_by_partition.setdefault(record.partition, []).append(record.value)
+    assert values_by_partition == {
         partition: [value for values in written for value in values[partition::PARTITIONS]] for partition in range(PARTITIONS)
     }
 
@@ -139,8 +139,8 @@ def test_a_broker_that_goes_down_gets_its_rows_when_it_is_back(cluster: MockClus
             delivery = producer.send_columns(topic, key=values, value=values, partition=partitions)
         producer.flush(WAIT_MS)
         delivery.result(WAIT_MS)
-    found = read(cluster, topic)
-    assert [record.value for record in found if record.partition == 1] == rows()[1::PARTITIONS] + rows(ROWS)[1::PARTITIONS]
+    records = read(cluster, topic)
+    assert [record.value for record in records if record.partition == 1] == rows()[1::PARTITIONS] + rows(ROWS)[1::PARTITIONS]
 
 
 def test_rows_follow_a_partition_to_its_new_leader(cluster: MockCluster, topic: str) -> None:

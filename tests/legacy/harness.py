@@ -18,7 +18,7 @@ WAIT_S = 30.0
 
 
 def legacy_options(servers: str, **options: Any) -> dict[str, object]:
-    given = {
+    properties = {
         "metadata_broker_list": servers,
         "request_required_acks": -1,
         "request_timeout_ms": 20_000,
@@ -26,7 +26,7 @@ def legacy_options(servers: str, **options: Any) -> dict[str, object]:
         "serializer_class": "kafka.serializer.StringEncoder",
         "partitioner_class": by_number,
     } | options
-    return {name.replace("_", "."): value for name, value in given.items()}
+    return {name.replace("_", "."): value for name, value in properties.items()}
 
 
 def by_number(key: Any, partitions: int) -> int:
@@ -81,8 +81,8 @@ def written(fake: FakeBroker, partition: int, topic: str = "orders") -> list[str
 
 def tries(fake: FakeBroker) -> dict[int, int]:
     """How many Produce requests wrote to each partition of "orders"."""
-    found: dict[int, int] = {}
+    tries_by_partition: dict[int, int] = {}
     for request in fake.requests_of(ApiKey.PRODUCE):
         for data in (data for topic in request.message.topic_data for data in topic.partition_data):
-            found[data.index] = found.get(data.index, 0) + 1
-    return found
+            tries_by_partition[data.index] = tries_by_partition.get(data.index, 0) + 1
+    return tries_by_partition

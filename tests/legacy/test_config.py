@@ -18,8 +18,8 @@ from spark_kafka_sink.legacy.producer import Producer
 
 
 def read(**options: Any) -> LegacyProducerConfig:
-    given = {name.replace("_", "."): value for name, value in options.items()}
-    return read_config({"metadata.broker.list": "one:1,two:2"} | given)[0]
+    properties = {name.replace("_", "."): value for name, value in options.items()}
+    return read_config({"metadata.broker.list": "one:1,two:2"} | properties)[0]
 
 
 def test_defaults_are_those_of_the_old_producer() -> None:

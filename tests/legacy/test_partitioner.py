@@ -58,10 +58,10 @@ class PartitionerClass:
 
 
 @pytest.mark.parametrize(
-    "wanted", [PartitionerClass, PartitionerClass(), f"{__name__}.PartitionerClass", lambda _, count: count - 1]
+    "option_value", [PartitionerClass, PartitionerClass(), f"{__name__}.PartitionerClass", lambda _, count: count - 1]
 )
-def test_a_partitioner_may_be_a_class_an_object_a_name_or_a_function(wanted: object) -> None:
-    assert find_legacy_partitioner(wanted)("key", 4) == 3
+def test_a_partitioner_may_be_a_class_an_object_a_name_or_a_function(option_value: object) -> None:
+    assert find_legacy_partitioner(option_value)("key", 4) == 3
 
 
 @pytest.mark.parametrize("name", ["no_such_module.Mine", "Mine", "org.example.Mine"])

@@ -321,8 +321,8 @@ def test_a_call_that_is_interrupted_anywhere_keeps_no_later_call_waiting() -> No
     """A dispatch that Ctrl-C ended at the wrong moment was never over: each later call waited for ten minutes."""
     at, where = 0, ["somewhere"]
     while where:
-        sent: list[Sequence[SerializedMessage]] = []
-        handler: Any = Mock(handle=sent.append)
+        sent_batches: list[Sequence[SerializedMessage]] = []
+        handler: Any = Mock(handle=sent_batches.append)
         clock = ManualClock()
         began_ms, dispatch = clock.now_ms(), SyncDispatch(handler, lambda: None, clock)
         interrupts = Interrupts(at)
@@ -330,7 +330,7 @@ def test_a_call_that_is_interrupted_anywhere_keeps_no_later_call_waiting() -> No
             dispatch.send([outgoing(0)])
         where = interrupts.where
         dispatch.send([outgoing(1)])
-        assert numbers(sent[-1]) == [1]
+        assert numbers(sent_batches[-1]) == [1]
         assert dispatch.close(0)
         assert clock.now_ms() == began_ms, where
         at += 1

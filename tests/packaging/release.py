@@ -17,16 +17,16 @@ PLACEHOLDER = "OWNER"
 def problems(root: Path, tag: str) -> list[str]:
     """Of the checkout at `root`, if it is to be released as this tag."""
     version = version_of(root)
-    found = []
+    messages = []
     if PLACEHOLDER in repository(root).split("/"):
-        found.append(
+        messages.append(
             f"[project.urls] of pyproject.toml has a placeholder, {repository(root)}: put the repository's address there."
         )
     if tag != f"v{version}":
-        found.append(f"The tag is {tag}, but __version__ of spark_kafka_sink is {version}: the tag must be v{version}.")
+        messages.append(f"The tag is {tag}, but __version__ of spark_kafka_sink is {version}: the tag must be v{version}.")
     if not re.search(rf"^## {re.escape(version)} - \d{{4}}-\d\d-\d\d$", _read(root, "CHANGELOG.md"), re.MULTILINE):
-        found.append(f"CHANGELOG.md has no line '## {version} - YYYY-MM-DD': write the day of the release there.")
-    return found
+        messages.append(f"CHANGELOG.md has no line '## {version} - YYYY-MM-DD': write the day of the release there.")
+    return messages
 
 
 def version_of(root: Path) -> str:
@@ -42,9 +42,9 @@ def _read(root: Path, name: str) -> str:
 
 
 def main(tag: str) -> int:
-    found = problems(ROOT, tag)
-    print("\n".join(found) or f"{tag} can be released.")
-    return 1 if found else 0
+    messages = problems(ROOT, tag)
+    print("\n".join(messages) or f"{tag} can be released.")
+    return 1 if messages else 0
 
 
 if __name__ == "__main__":

@@ -45,8 +45,8 @@ def write_in_a_transaction(servers: str) -> None:
             delivery = producer.send_columns(TOPIC, value=pa.array([str(row) for row in range(ROWS)]))
         assert delivery.result(0).acknowledged == ROWS
     with TransactionClient({"bootstrap.servers": servers}) as client:
-        (listed,) = client.list_transactions("smoke-1")
-        assert listed.state in ("PrepareCommit", "CompleteCommit"), listed
+        (transaction,) = client.list_transactions("smoke-1")
+        assert transaction.state in ("PrepareCommit", "CompleteCommit"), transaction
 
 
 def write_with_spark(servers: str, directory: Path) -> None:

@@ -33,9 +33,9 @@ def test_each_link_of_the_readme_leads_to_a_file_of_the_tagged_repository(tmp_pa
     """Relative links lead nowhere from an index."""
     shown = tmp_path / "README.md"
     shown.write_text(with_absolute_links(read(ROOT / "README.md"), REPOSITORY, "v1.2.3"), encoding="utf-8")
-    found = links(shown)
-    assert len(found) == len(links(ROOT / "README.md")) > 20
-    for link in found:
+    absolute_links = links(shown)
+    assert len(absolute_links) == len(links(ROOT / "README.md")) > 20
+    for link in absolute_links:
         if link.startswith(REPOSITORY):
             kind, tag, path = link.removeprefix(f"{REPOSITORY}/").split("/", 2)
             assert tag == "v1.2.3"
@@ -64,10 +64,10 @@ def test_relative_links_become_absolute_outside_of_code(text: str, shown: str) -
 
 def test_the_address_of_the_repository_stands_in_one_place() -> None:
     address = PROJECT["project"]["urls"]["Repository"]
-    listed = subprocess.run(["git", "grep", "-lF", address], cwd=ROOT, capture_output=True, text=True, check=False, timeout=60)
-    if listed.returncode > 1:
+    git_grep = subprocess.run(["git", "grep", "-lF", address], cwd=ROOT, capture_output=True, text=True, check=False, timeout=60)
+    if git_grep.returncode > 1:
         pytest.skip("this is no checkout of git")
-    assert listed.stdout.splitlines() == ["pyproject.toml"]
+    assert git_grep.stdout.splitlines() == ["pyproject.toml"]
 
 
 def test_each_pattern_of_the_source_archive_names_one_path() -> None:
@@ -78,10 +78,10 @@ def test_each_pattern_of_the_source_archive_names_one_path() -> None:
 
 
 def test_classifiers_are_known_and_name_the_pythons_that_pip_accepts() -> None:
-    named = PROJECT["project"]["classifiers"]
-    assert set(named) <= classifiers
-    assert named == sorted(named)
-    minors = [int(each.rpartition(".")[2]) for each in named if re.search(r":: 3\.\d+$", each)]
+    project_classifiers = PROJECT["project"]["classifiers"]
+    assert set(project_classifiers) <= classifiers
+    assert project_classifiers == sorted(project_classifiers)
+    minors = [int(each.rpartition(".")[2]) for each in project_classifiers if re.search(r":: 3\.\d+$", each)]
     assert minors == list(range(minors[0], minors[-1] + 1))
     assert PROJECT["project"]["requires-python"] == f">=3.{minors[0]}"
 
@@ -120,8 +120,8 @@ def tried_in_workflow(what: str) -> list[list[str]]:
 
 
 def row_of(page: Path, name: str) -> list[str]:
-    (found,) = [row for row in table_rows(page) if row[0] == name and len(row) in (3, 4)]
-    return found
+    (only_row,) = [row for row in table_rows(page) if row[0] == name and len(row) in (3, 4)]
+    return only_row
 
 
 def test_the_same_pythons_are_tested_classified_and_documented() -> None:
@@ -133,10 +133,10 @@ def test_the_same_pythons_are_tested_classified_and_documented() -> None:
 
 
 def test_the_same_pysparks_are_tested_and_documented() -> None:
-    told = re.findall(r"\d\.\d", row_of(README, "pyspark")[1])
-    assert row_of(VERSIONS, "pyspark")[1:3] == [told[0], told[-1]]
-    assert sorted({pyspark for pyspark, _ in clusters.BESIDE}) == told
-    assert tried_in_workflow("pyspark") == [["none", *told]]
+    documented_versions = re.findall(r"\d\.\d", row_of(README, "pyspark")[1])
+    assert row_of(VERSIONS, "pyspark")[1:3] == [documented_versions[0], documented_versions[-1]]
+    assert sorted({pyspark for pyspark, _ in clusters.BESIDE}) == documented_versions
+    assert tried_in_workflow("pyspark") == [["none", *documented_versions]]
 
 
 def test_the_same_kafkas_are_tested_and_documented() -> None:
@@ -144,8 +144,8 @@ def test_the_same_kafkas_are_tested_and_documented() -> None:
     minors = [".".join(each.split(".")[:2]) for each in (*clusters.KAFKA_VERSIONS, DEFAULT_KAFKA_VERSION)]
     lowest, newest = row_of(VERSIONS, "Apache Kafka brokers")[1:3]
     before_4, kafka_4 = [each for each in minors if each < "4"], [each for each in minors if each >= "4"]
-    named = ", ".join([lowest, *before_4, f"{kafka_4[0]} to {kafka_4[-1]}"])
-    assert (row_of(README, "Apache Kafka brokers")[1], newest) == (named, minors[-1])
+    supported_versions = ", ".join([lowest, *before_4, f"{kafka_4[0]} to {kafka_4[-1]}"])
+    assert (row_of(README, "Apache Kafka brokers")[1], newest) == (supported_versions, minors[-1])
     assert re.findall(r"image: apache/kafka:(\S+)", read(ROOT / ".github" / "workflows" / "tests.yml")) == [DEFAULT_KAFKA_VERSION]
 
 
@@ -176,16 +176,18 @@ def test_a_checkout_with_address_version_and_date_can_be_released(ready: Path) -
 
 
 @pytest.mark.parametrize(
-    ("name", "pattern", "text", "told"),
+    ("name", "pattern", "text", "problem"),
     [
         ("pyproject.toml", REPOSITORY, f"https://host.example/{release.PLACEHOLDER}/ours", "has a placeholder"),
         ("spark_kafka_sink/__init__.py", '"0.1.0"', '"0.1.1"', "the tag must be v0.1.1"),
         ("CHANGELOG.md", "2026-12-01", "not released yet", "the day of the release"),
     ],
 )
-def test_what_keeps_a_checkout_from_being_released_is_listed(ready: Path, name: str, pattern: str, text: str, told: str) -> None:
+def test_what_keeps_a_checkout_from_being_released_is_listed(
+    ready: Path, name: str, pattern: str, text: str, problem: str
+) -> None:
     change(ready / name, pattern, text)
-    assert told in " ".join(release.problems(ready, "v0.1.0"))
+    assert problem in " ".join(release.problems(ready, "v0.1.0"))
 
 
 def test_this_checkout_is_not_released_before_it_has_an_address() -> None:

@@ -88,9 +88,9 @@ def test_pyright_finds_each_misspelt_name(tmp_path: Path) -> None:
 
 def test_the_program_that_uses_everything_does() -> None:
     tree = ast.parse(WHOLE_API.read_text(encoding="utf-8"))
-    named = {each.id for each in ast.walk(tree) if isinstance(each, ast.Name)}
+    used_names = {each.id for each in ast.walk(tree) if isinstance(each, ast.Name)}
     called = {each.attr for each in ast.walk(tree) if isinstance(each, ast.Attribute)}
-    assert set(spark_kafka_sink.__all__) - named - {"__version__"} == set()
+    assert set(spark_kafka_sink.__all__) - used_names - {"__version__"} == set()
     kept_for_the_sink = {"ask_for_topics", "await_brokers", "unknown_topics", "rest", "resume", "is_at_rest"}
     for owner in (spark_kafka_sink.KafkaProducer, spark_kafka_sink.TransactionClient):
         methods = {name for name in dir(owner) if not name.startswith("_") and callable(getattr(owner, name))}
@@ -100,7 +100,7 @@ def test_the_program_that_uses_everything_does() -> None:
 def test_checkers_and_python_see_the_same_names() -> None:
     """The names stand three times: for checkers, for `import *`, and with the module that has them."""
     tree = ast.parse(Path(spark_kafka_sink.__file__).read_text(encoding="utf-8"))
-    seen = {
+    homes_for_checkers = {
         alias.name: node.module
         for node in ast.walk(tree)
         if isinstance(node, ast.ImportFrom)
@@ -108,9 +108,9 @@ def test_checkers_and_python_see_the_same_names() -> None:
         if alias.asname
     }
     homes = spark_kafka_sink._HOMES
-    assert {name: home for name, home in homes.items() if name != "__version__"} == seen
-    assert sorted(spark_kafka_sink.__all__) == sorted([*seen, "__version__"])
-    for name in set(seen):
+    assert {name: home for name, home in homes.items() if name != "__version__"} == homes_for_checkers
+    assert sorted(spark_kafka_sink.__all__) == sorted([*homes_for_checkers, "__version__"])
+    for name in set(homes_for_checkers):
         assert getattr(spark_kafka_sink, name) is getattr(importlib.import_module(homes[name]), name)
     with pytest.raises(AttributeError, match="has no attribute 'KafkaProduser'"):
         spark_kafka_sink.KafkaProduser  # noqa: B018
@@ -166,14 +166,14 @@ def test_what_public_functions_take_and_return_is_public() -> None:
     """OffsetRange, which Delivery.offsets has, could be imported from an inner module only."""
     aliased = {each for name in spark_kafka_sink.__all__ for each in classes_in(getattr(spark_kafka_sink, name))}
     hidden = [
-        f"{place}({parameter}): {found.__name__}"
+        f"{place}({parameter}): {hinted_class.__name__}"
         for name in spark_kafka_sink.__all__
         if name != "__version__"
         for place, function in functions_of(name)
         if place not in OF_THE_PACKAGE
         for parameter, hint in typing.get_type_hints(function).items()
         if parameter not in FOR_TESTS and not parameter.startswith("_")
-        for found in classes_in(hint)
-        if found not in aliased
+        for hinted_class in classes_in(hint)
+        if hinted_class not in aliased
     ]
     assert hidden == []

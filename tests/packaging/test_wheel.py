@@ -40,8 +40,8 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def wheel(built: Path) -> Path:
-    (found,) = built.glob("*.whl")
-    return found
+    (file,) = built.glob("*.whl")
+    return file
 
 
 @pytest.fixture(scope="module")
@@ -88,6 +88,6 @@ def test_the_source_archive_has_what_builds_and_tests_it_and_no_more(built: Path
     with tarfile.open(archive) as opened:
         names = {name.partition("/")[2] for name in opened.getnames()}
     assert {"hatch_build.py", "pyproject.toml", "tests/run", "jobs/quickstart", ".github/workflows/release.yml"} <= names
-    listed = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
-    if listed.returncode == 0:
-        assert names - set(listed.stdout.splitlines()) <= {"PKG-INFO"}
+    git_ls_files = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
+    if git_ls_files.returncode == 0:
+        assert names - set(git_ls_files.stdout.splitlines()) <= {"PKG-INFO"}

@@ -24,8 +24,8 @@ def parsed(file: Path) -> Any:
 
 
 def jobs(file: Path) -> dict[str, dict[str, Any]]:
-    found: dict[str, dict[str, Any]] = parsed(file)["jobs"]
-    return found
+    jobs_by_name: dict[str, dict[str, Any]] = parsed(file)["jobs"]
+    return jobs_by_name
 
 
 def steps() -> list[dict[str, Any]]:
@@ -36,8 +36,8 @@ def actionlint() -> str | None:
     """On the path, or where `go install` puts it."""
     if go := shutil.which("go"):
         answer = subprocess.run([go, "env", "GOPATH"], capture_output=True, text=True, timeout=60, check=False)
-        if found := shutil.which("actionlint", path=f"{answer.stdout.strip()}/bin"):
-            return found
+        if program := shutil.which("actionlint", path=f"{answer.stdout.strip()}/bin"):
+            return program
     return shutil.which("actionlint")
 
 
@@ -68,13 +68,13 @@ def test_actions_are_pinned_to_a_commit_with_its_version_beside_it() -> None:
 
 def test_commands_of_a_workflow_take_nothing_that_strangers_write() -> None:
     """The title of a pull request in a command is a command."""
-    inserted = {found for step in steps() for found in re.findall(r"\$\{\{ *(\w+)", step.get("run", ""))}
+    inserted = {context for step in steps() for context in re.findall(r"\$\{\{ *(\w+)", step.get("run", ""))}
     assert inserted <= {"matrix"}
 
 
 def test_workflows_try_each_python_and_pyspark_that_is_promised() -> None:
-    named = [each.rpartition(" ")[2] for each in PROJECT["project"]["classifiers"]]
-    pythons = [each for each in named if re.fullmatch(r"3\.\d+", each)]
+    versions = [each.rpartition(" ")[2] for each in PROJECT["project"]["classifiers"]]
+    pythons = [each for each in versions if re.fullmatch(r"3\.\d+", each)]
     matrices = {
         name: job["strategy"]["matrix"] for name, job in jobs(ROOT / ".github/workflows/tests.yml").items() if "strategy" in job
     }
