@@ -82,8 +82,8 @@ def warnings_of_options_are_logged_again() -> None:
 def _fixtures_from_here(item: pytest.Item) -> set[str]:
     """The names of this file's fixtures that a test uses; a module's own `broker`, a fake one, is not among them."""
     info = getattr(item, "_fixtureinfo", None)
-    found = info.name2fixturedefs.items() if info is not None else ()
-    return {name for name, fixtures in found if fixtures[-1].func.__module__ == __name__}
+    definitions = info.name2fixturedefs.items() if info is not None else ()
+    return {name for name, fixtures in definitions if fixtures[-1].func.__module__ == __name__}
 
 
 @pytest.fixture(scope="session")
@@ -107,8 +107,8 @@ def spark_kafka_jars() -> Path:
 @pytest.fixture(scope="session")
 def broker(kafka_jars: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalKafka]:  # noqa: ARG001 - fetched before the start is timed
     """One real broker for the session. A test that kills brokers, or changes their properties, starts its own LocalKafka."""
-    kept = {"log.retention.ms": "-1"}  # some tests write records of 2023, which the next check would delete
-    with LocalKafka(tmp_path_factory.mktemp("broker"), properties=kept) as cluster:
+    properties = {"log.retention.ms": "-1"}  # some tests write records of 2023, which the next check would delete
+    with LocalKafka(tmp_path_factory.mktemp("broker"), properties=properties) as cluster:
         yield cluster
 
 

@@ -123,11 +123,11 @@ def name_of(page: Path) -> str:
 
 def code_blocks() -> list[Block]:
     """Each fenced block of each page, in order."""
-    found = []
+    blocks = []
     for page in PAGES:
         for language, text in re.findall(r"^```(\w*)\n(.*?)^```$", read(page), re.DOTALL | re.MULTILINE):
-            found.append(Block(page, language, text))
-    return found
+            blocks.append(Block(page, language, text))
+    return blocks
 
 
 def code_block(begins_with: str) -> str:

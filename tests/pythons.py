@@ -72,10 +72,10 @@ def _candidates(version: str, environ: Mapping[str, str]) -> Iterator[Path]:
 def _version_of(python: Path) -> str | None:
     """None if it does not run: pyenv puts programs on the path that only say that they are switched off."""
     try:
-        asked = subprocess.run([python, "-c", ASK], capture_output=True, text=True, timeout=ASK_LIMIT_S, check=False)
+        answer = subprocess.run([python, "-c", ASK], capture_output=True, text=True, timeout=ASK_LIMIT_S, check=False)
     except (OSError, subprocess.TimeoutExpired):
         return None
-    return asked.stdout.strip() if asked.returncode == 0 else None
+    return answer.stdout.strip() if answer.returncode == 0 else None
 
 
 def lowest_requirements(pyproject: Path = ROOT / "pyproject.toml") -> tuple[str, ...]:
@@ -97,8 +97,8 @@ def run(each: Run, options: Sequence[str]) -> Outcome:
     print(f"== {each.name}: {python}", flush=True)
     started = time.monotonic()
     for failure, command in each.steps(python):
-        given = [*command, *options] if command[-1] == FAST else command
-        done = subprocess.run(given, cwd=ROOT, stdin=subprocess.DEVNULL, check=False)
+        full_command = [*command, *options] if command[-1] == FAST else command
+        done = subprocess.run(full_command, cwd=ROOT, stdin=subprocess.DEVNULL, check=False)
         if done.returncode != 0:
             return Outcome(f"{failure}, after {time.monotonic() - started:.0f} s", failed=True)
     return Outcome(f"passed, {time.monotonic() - started:.0f} s")

@@ -153,13 +153,13 @@ def test_a_page_says_first_what_it_answers(page: Path) -> None:
 
 @pytest.mark.parametrize("page", PAGES, ids=name_of)
 def test_files_that_a_page_names_are_there(page: Path) -> None:
-    named = set(re.findall(r"`((?:conf|docs|jobs|tests)/[\w/.\-]*\w)`", read(page)))
+    named_files = set(re.findall(r"`((?:conf|docs|jobs|tests)/[\w/.\-]*\w)`", read(page)))
     inside = {f"spark_kafka_sink/{name}" for name in re.findall(r"`((?:[a-z_]+/)*\w+\.py)`", without_code(page))}
     inside = {name for name in inside if not name.startswith(("spark_kafka_sink/tests/", "spark_kafka_sink/jobs/"))}
     if page.name in ("CONTRIBUTING.md", "design.md"):
         assert len(inside) > 10
-        named |= inside - {"spark_kafka_sink/pyspark_kafka_sink.py"}
-    assert [name for name in sorted(named) if not (ROOT / name).exists()] == []
+        named_files |= inside - {"spark_kafka_sink/pyspark_kafka_sink.py"}
+    assert [name for name in sorted(named_files) if not (ROOT / name).exists()] == []
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name_of)
@@ -195,12 +195,12 @@ def steps() -> list[Step]:
 
 def definition(file: Path, name: str) -> Definition | None:
     """A function, class or constant of a module, or `Class.method`."""
-    found: Definition | None = None
+    node: Definition | None = None
     body = ast.parse(file.read_text(encoding="utf-8")).body
     for part in name.split("."):
-        found = next((each for each in body if isinstance(each, Definition) and part in names_of(each)), None)
-        body = found.body if isinstance(found, ast.ClassDef) else []
-    return found
+        node = next((each for each in body if isinstance(each, Definition) and part in names_of(each)), None)
+        body = node.body if isinstance(node, ast.ClassDef) else []
+    return node
 
 
 def names_of(node: Definition) -> list[str]:
@@ -233,8 +233,8 @@ def test_each_step_uses_what_its_row_says_that_it_uses() -> None:
     for step in steps():
         node = definition(PACKAGE / step.file, step.function)
         assert node is not None
-        named = set(re.findall(r"`(\w+)`", step.what_happens)) - options
-        wrong += [f"{step.function}: {name}" for name in sorted(named - used_by(node))]
+        quoted_names = set(re.findall(r"`(\w+)`", step.what_happens)) - options
+        wrong += [f"{step.function}: {name}" for name in sorted(quoted_names - used_by(node))]
     assert wrong == []
 
 
@@ -245,16 +245,16 @@ def test_methods_that_the_design_names_are_there() -> None:
         for node in ast.parse(file.read_text(encoding="utf-8")).body:
             if isinstance(node, ast.ClassDef):
                 members[node.name] = {name for each in node.body if isinstance(each, Definition) for name in names_of(each)}
-    named = re.findall(r"`([A-Z]\w+)\.(\w+)`", read(DESIGN))
-    assert [f"{owner}.{name}" for owner, name in named if name not in members.get(owner, ())] == []
+    quoted_methods = re.findall(r"`([A-Z]\w+)\.(\w+)`", read(DESIGN))
+    assert [f"{owner}.{name}" for owner, name in quoted_methods if name not in members.get(owner, ())] == []
 
 
 def test_functions_and_constants_that_the_design_finds_in_a_file_are_there() -> None:
     """As in "`fence_all` in `exactly_once/fencing.py`", and "`A` and `B` in …"."""
     places = re.findall(r"((?:`[\w.]+`(?:, | and )?)+)(?: in| of) `([\w/]+\.py)`", read(DESIGN))
-    named = [(name.split(".")[-1], file) for names, file in places for name in re.findall(r"`([\w.]+)`", names)]
-    assert len(named) > 20
-    missing = [f"{name} in {file}" for name, file in named if not re.search(rf"\b{name}\b", read(PACKAGE / file))]
+    quoted_names = [(name.split(".")[-1], file) for names, file in places for name in re.findall(r"`([\w.]+)`", names)]
+    assert len(quoted_names) > 20
+    missing = [f"{name} in {file}" for name, file in quoted_names if not re.search(rf"\b{name}\b", read(PACKAGE / file))]
     assert missing == []
 
 
@@ -293,8 +293,8 @@ def thread_names() -> list[str]:
 def test_the_table_of_threads_names_each_that_the_package_makes() -> None:
     """The reaper of the workers' cache was missing."""
     table = read(DESIGN).partition("## Threads")[2].partition("\n\nWho waits")[0]
-    named = re.findall(r"^\| (?!caller)[^|]*`([\w.-]+)` \|", table, re.MULTILINE)
-    assert sorted(named) == thread_names()
+    documented_names = re.findall(r"^\| (?!caller)[^|]*`([\w.-]+)` \|", table, re.MULTILINE)
+    assert sorted(documented_names) == thread_names()
 
 
 # ERROR CODES
@@ -303,9 +303,9 @@ def test_the_table_of_threads_names_each_that_the_package_makes() -> None:
 def documented_conditions() -> set[str]:
     table = read(DOCS / "troubleshooting.md").partition("<!-- conditions: begin -->")[2].partition("<!-- conditions: end -->")[0]
     rows = [line.split("|")[1] for line in table.splitlines() if line.startswith("| `")]
-    listed = [code for row in rows for code in re.findall(r"`(KAFKA_[A-Z_]+)`", row)]
-    assert len(listed) == len(set(listed))
-    return set(listed)
+    conditions = [code for row in rows for code in re.findall(r"`(KAFKA_[A-Z_]+)`", row)]
+    assert len(conditions) == len(set(conditions))
+    return set(conditions)
 
 
 def own_conditions() -> set[str]:
@@ -330,9 +330,9 @@ def brokers_conditions() -> set[str]:
     """Of the codes of brokers, those that reach a user: which Produce is known to answer with, or which our sources name."""
     table = ROOT / "spark_kafka_sink" / "protocol" / "error_codes.py"
     files = [file for file in (ROOT / "spark_kafka_sink").rglob("*.py") if file != table]
-    named = {name for file in files for name in re.findall(r"\bErrors\.([A-Z_]+)\b", file.read_text(encoding="utf-8"))}
-    known = {row.name for row in ERROR_CODES.values() if row.persisted is not Persisted.MAYBE}
-    return {f"KAFKA_{name}" for name in (named | known) - NOT_RAISED}
+    named_codes = {name for file in files for name in re.findall(r"\bErrors\.([A-Z_]+)\b", file.read_text(encoding="utf-8"))}
+    produce_codes = {row.name for row in ERROR_CODES.values() if row.persisted is not Persisted.MAYBE}
+    return {f"KAFKA_{name}" for name in (named_codes | produce_codes) - NOT_RAISED}
 
 
 def test_every_code_of_brokers_that_can_be_raised_has_a_meaning_and_a_remedy() -> None:
@@ -346,8 +346,8 @@ def test_no_error_code_is_put_together_but_from_the_table_of_brokers_codes() -> 
     sources = {file: file.read_text(encoding="utf-8") for file in (ROOT / "spark_kafka_sink").rglob("*.py")}
     made = [(file.name, line) for file, text in sources.items() for line in re.findall(r""".*KAFKA_\{.*""", text)]
     assert made == [("error_codes.py", '        return f"KAFKA_{self.name}"')]
-    given = {each for text in sources.values() for each in re.findall(r"""condition=["']([^"']*)["']""", text)}
-    assert given <= own_conditions()
+    literal_conditions = {each for text in sources.values() for each in re.findall(r"""condition=["']([^"']*)["']""", text)}
+    assert literal_conditions <= own_conditions()
 
 
 def test_every_documented_error_code_exists() -> None:
@@ -363,11 +363,11 @@ def test_the_memory_example_follows_from_its_formula() -> None:
 
     text = " ".join(read(DOCS / "tuning.md").split())
     example = r"(\d+) × (\d+) MB \+ 384 MB, `spark.executor.memoryOverhead=(\d+)m`"
-    found = re.search(
+    match = re.search(
         rf"(\d+) cores and the default of (\d+) MB: {example}; with large rows and without `maxBytesPerBatch` {example}", text
     )
-    assert found is not None
-    cores, default, *examples = map(int, found.groups())
+    assert match is not None
+    cores, default, *examples = map(int, match.groups())
     assert default == BUFFER_MEMORY
     assert ProducerConfig.from_mapping({"bootstrap.servers": "b:1"}).buffer_memory == default * 2**20
     assert f"kafka.buffer.memory + {PYTHON_AND_SCRATCH} MB + 2 × Arrow batch" in text

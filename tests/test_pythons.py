@@ -36,17 +36,17 @@ def test_an_interpreter_is_found_on_the_path_behind_one_that_is_switched_off(
 ) -> None:
     """pyenv's python3.13 on the path says that the command is not found, unless that version is switched on."""
     interpreter(f"shims/python{ELSEWHERE}", "command not found", 127)
-    found = interpreter(f"bin/python{ELSEWHERE}", ELSEWHERE)
+    python = interpreter(f"bin/python{ELSEWHERE}", ELSEWHERE)
     path = os.pathsep.join(str(tmp_path / each) for each in ("nowhere", "shims", "bin"))
-    assert pythons.find(ELSEWHERE, {"PATH": path}) == found
+    assert pythons.find(ELSEWHERE, {"PATH": path}) == python
     assert pythons.find(ELSEWHERE, {"PATH": str(tmp_path / "shims")}) is None
 
 
 def test_an_interpreter_that_is_listed_comes_first_whatever_its_name(interpreter: Callable[..., Path], tmp_path: Path) -> None:
     interpreter(f"bin/python{ELSEWHERE}", ELSEWHERE)
-    other, listed = interpreter("other", "3.98"), interpreter("mine", ELSEWHERE)
-    environ = {"PATH": str(tmp_path / "bin"), pythons.VARIABLE: os.pathsep.join(map(str, ("", other, tmp_path, listed)))}
-    assert pythons.find(ELSEWHERE, environ) == listed
+    other, listed_python = interpreter("other", "3.98"), interpreter("mine", ELSEWHERE)
+    environ = {"PATH": str(tmp_path / "bin"), pythons.VARIABLE: os.pathsep.join(map(str, ("", other, tmp_path, listed_python)))}
+    assert pythons.find(ELSEWHERE, environ) == listed_python
 
 
 def test_the_python_that_runs_the_tests_is_found() -> None:

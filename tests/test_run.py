@@ -37,18 +37,18 @@ def checkout(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "chosen"),
+    ("arguments", "pytest_arguments"),
     [
         ("", "-m not slow and not soak and not matrix"),
         ("--ci", "-m not soak and not matrix"),
         ("--ci -x", "-m not soak and not matrix -x"),
     ],
 )
-def test_a_whole_run_checks_first_and_takes_several_processes(checkout: Path, arguments: str, chosen: str) -> None:
+def test_a_whole_run_checks_first_and_takes_several_processes(checkout: Path, arguments: str, pytest_arguments: str) -> None:
     *checks, call = calls(checkout, arguments)
     assert [line.split()[0] for line in checks] == WITH_CHECKS[:-1]
     assert " -n " in call
-    assert call.endswith(chosen)
+    assert call.endswith(pytest_arguments)
 
 
 def test_all_tests_have_the_machine_alone_and_other_pythons_follow(checkout: Path) -> None:
@@ -84,7 +84,7 @@ def test_pythons_runs_nothing_but_what_each_python_runs(checkout: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "chosen"),
+    ("arguments", "pytest_arguments"),
     [
         ("jobs", "tests/jobs"),
         ("jobs/reporting/", "tests/jobs/reporting/"),
@@ -93,10 +93,10 @@ def test_pythons_runs_nothing_but_what_each_python_runs(checkout: Path) -> None:
         ("integration -m slow", "tests/integration -m slow"),
     ],
 )
-def test_folders_run_their_quick_tests_without_checks(checkout: Path, arguments: str, chosen: str) -> None:
+def test_folders_run_their_quick_tests_without_checks(checkout: Path, arguments: str, pytest_arguments: str) -> None:
     (call,) = calls(checkout, arguments)
     assert " -n 3 " in call
-    assert call.endswith(f"-m {QUICK_TESTS} {chosen}")
+    assert call.endswith(f"-m {QUICK_TESTS} {pytest_arguments}")
 
 
 @pytest.mark.parametrize("argument", ["records/test_varint.py", "tests/records/test_varint.py::test_name"])

@@ -51,12 +51,12 @@ def assert_hidden(text: str) -> None:
 
 def assert_error_hides(error: BaseException | None) -> None:
     """The whole chain, shown with the locals of every frame of ours, then as it comes out of a pickle."""
-    seen = error
-    while seen is not None:
-        shown = traceback.TracebackException.from_exception(seen, capture_locals=True)
-        assert_hidden(str(seen) + repr(seen))
+    link = error
+    while link is not None:
+        shown = traceback.TracebackException.from_exception(link, capture_locals=True)
+        assert_hidden(str(link) + repr(link))
         assert_hidden(str([frame.locals for frame in shown.stack if "/tests/" not in frame.filename]))
-        seen = seen.__cause__ or seen.__context__
+        link = link.__cause__ or link.__context__
     if isinstance(error, KafkaError):
         assert_hidden(repr(vars(pickle.loads(pickle.dumps(error)))))
         assert_hidden(pickle.dumps(error).decode("latin-1"))
@@ -70,8 +70,8 @@ def fails(action: Callable[[], object]) -> KafkaError:
 
 
 def sasl(mechanism: str, jaas: str, **options: str) -> dict[str, Any]:
-    named = {name.replace("__", "."): value for name, value in options.items()}
-    return {"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": mechanism, "sasl.jaas.config": jaas, **named}
+    dotted_options = {name.replace("__", "."): value for name, value in options.items()}
+    return {"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": mechanism, "sasl.jaas.config": jaas, **dotted_options}
 
 
 WRONG = {

@@ -25,18 +25,18 @@ def sources() -> Iterator[Path]:
         yield from sorted(folder.rglob("*.py"))
 
 
-def found(pattern: str, files: Iterator[Path]) -> list[tuple[str, str]]:
+def matches(pattern: str, files: Iterator[Path]) -> list[tuple[str, str]]:
     """Each match's first group, and its file."""
     return [(text, str(file.relative_to(ROOT))) for file in files for text in re.findall(pattern, file.read_text(), re.MULTILINE)]
 
 
 def test_headings_have_no_rulers() -> None:
-    assert found(r"^\s*# ?([-=#*]{3,}.*)$", sources()) == []
+    assert matches(r"^\s*# ?([-=#*]{3,}.*)$", sources()) == []
 
 
 def test_headings_begin_in_capitals() -> None:
     """A heading is a comment between blank lines, or the first comment of a group of fields."""
-    headings = found(r"\n\n *# ([^\n]{3,90})\n(?:\n|    \w+: .* = option\()", sources())
+    headings = matches(r"\n\n *# ([^\n]{3,90})\n(?:\n|    \w+: .* = option\()", sources())
     assert len(headings) > 500
     other = [each for each in headings if not each[0].split()[0].isupper() and not each[0].startswith(("ruff: ", "fmt: "))]
     assert other == []
@@ -44,14 +44,14 @@ def test_headings_begin_in_capitals() -> None:
 
 def test_arguments_are_listed_in_one_form() -> None:
     """On lines of their own, below a line that says Args:"""
-    other = found(r"^(.*\S.*\bArgs:.*|.*\bArgs:.*\S.*)$", iter(sorted(PACKAGE.rglob("*.py"))))
+    other = matches(r"^(.*\S.*\bArgs:.*|.*\bArgs:.*\S.*)$", iter(sorted(PACKAGE.rglob("*.py"))))
     assert other == []
 
 
 def test_docstrings_begin_with_a_sentence() -> None:
     """Those of 45 classes began with their arguments, and did not say what the object is or does."""
     begins = r'^ *(?:class|def) [^"]*?:\n\s*"""\s*(Args|Raises|Returns|Yields):$'
-    assert found(begins, iter(sorted(PACKAGE.rglob("*.py")))) == []
+    assert matches(begins, iter(sorted(PACKAGE.rglob("*.py")))) == []
 
 
 def documented(file: Path) -> Iterator[tuple[ast.Module | ast.ClassDef | ast.FunctionDef, str]]:
@@ -74,8 +74,10 @@ def test_arguments_that_docstrings_list_are_there() -> None:
                 each.target.id for each in ast.walk(node) if isinstance(each, ast.AnnAssign) and isinstance(each.target, ast.Name)
             }
             section = text.partition("Args:\n")[2].partition("\n\n")[0]
-            listed = (name for line in re.findall(r"^    (\w+(?:, \w+)*):", section, re.MULTILINE) for name in line.split(", "))
-            missing += [f"{file.name}: {name}" for name in listed if name not in names]
+            listed_names = (
+                name for line in re.findall(r"^    (\w+(?:, \w+)*):", section, re.MULTILINE) for name in line.split(", ")
+            )
+            missing += [f"{file.name}: {name}" for name in listed_names if name not in names]
     assert missing == []
 
 
@@ -111,30 +113,30 @@ def test_values_are_not_named_by_bare_participles() -> None:
 
 
 def test_names_of_tests_are_short() -> None:
-    names = found(r"^ *def (test_\w+)", sources())
+    names = matches(r"^ *def (test_\w+)", sources())
     assert len(names) > 3_000
     assert [name for name in names if len(name[0]) > LONGEST_TEST_NAME] == []
 
 
 def test_files_of_tests_take_nothing_but_tests_from_each_other() -> None:
     """Fixtures are in conftest.py, and what else tests share in modules that are no tests."""
-    taken = []
+    wrong_imports = []
     for file in (ROOT / "tests").rglob("*.py"):
         imports = [node for node in ast.walk(tree_of(file)) if isinstance(node, ast.ImportFrom)]
         for module, name in ((node.module or "", each.name) for node in imports for each in node.names):
             is_file_of_tests = module.startswith("tests.") and module.rpartition(".")[2].startswith("test_")
             if is_file_of_tests != name.startswith("test_"):
-                taken.append(f"{file.relative_to(ROOT)}: {module}.{name}")
-    assert taken == []
+                wrong_imports.append(f"{file.relative_to(ROOT)}: {module}.{name}")
+    assert wrong_imports == []
 
 
 def test_tests_that_a_package_lists_are_there() -> None:
     """Four of Spark's scenarios were listed with tests that had been renamed or taken out."""
-    names = [name for name, _ in found(r"^ *def (test_\w+)", sources())] + [file.stem for file in sources()]
+    names = [name for name, _ in matches(r"^ *def (test_\w+)", sources())] + [file.stem for file in sources()]
     there = "\n".join(["", *names, ""])
-    listed = found(r"\b(test_\w+…?)", iter([file for file in sources() if file.name == "__init__.py"]))
-    assert len(listed) > 300
-    assert [name for name in listed if f"\n{name[0]}\n".replace("…\n", "") not in there] == []
+    listed_tests = matches(r"\b(test_\w+…?)", iter([file for file in sources() if file.name == "__init__.py"]))
+    assert len(listed_tests) > 300
+    assert [name for name in listed_tests if f"\n{name[0]}\n".replace("…\n", "") not in there] == []
 
 
 # Names that mean the same in each module.
