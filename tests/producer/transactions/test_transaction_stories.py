@@ -83,9 +83,9 @@ def test_a_transaction_that_a_lost_request_has_begun_is_ended_at_the_coordinator
 def test_an_abort_of_a_transaction_that_may_not_have_begun_succeeds(end: End) -> None:
     """Whatever the one before it was: of some of them the coordinator answers INVALID_TXN_STATE."""
     api = ApiKey.ADD_PARTITIONS_TO_TXN
-    lost, refused = Prepare(api, Fate.LOSE_REQUESTS), Prepare(api, Fate.ABORTABLE_ERROR)
+    loss, refusal = Prepare(api, Fate.LOSE_REQUESTS), Prepare(api, Fate.ABORTABLE_ERROR)
     first, last = [Begin(), TWO_PARTITIONS, end], [Begin(), TWO_PARTITIONS, End.COMMIT]
-    application = play(1, *first, Begin(), lost, refused, TWO_PARTITIONS, End.COMMIT, *last)
+    application = play(1, *first, Begin(), loss, refusal, TWO_PARTITIONS, End.COMMIT, *last)
     assert outcomes(application) == [
         KnownOutcome.COMMITTED if end is End.COMMIT else KnownOutcome.ABORTED,
         KnownOutcome.ABORTED,
@@ -153,8 +153,8 @@ def test_a_forced_close_gives_back_the_memory_of_what_failed_in_flight(level: in
 def test_a_commit_that_may_be_carried_out_is_not_aborted_where_nobody_can_tell(level: int) -> None:
     """The commit's answer got lost. When it was repeated, the coordinator did not know the producer id any more: the caller was
     told to abort, and the abort returned, though the transaction was committed."""
-    lost, forgotten = Prepare(ApiKey.END_TXN, Fate.LOSE_ANSWERS), Prepare(ApiKey.END_TXN, Fate.FATAL_ERROR, which=2)
-    application = play(level, Begin(), TWO_PARTITIONS, End.COMMIT, lost, forgotten)
+    lost_answer, forgotten = Prepare(ApiKey.END_TXN, Fate.LOSE_ANSWERS), Prepare(ApiKey.END_TXN, Fate.FATAL_ERROR, which=2)
+    application = play(level, Begin(), TWO_PARTITIONS, End.COMMIT, lost_answer, forgotten)
     assert outcomes(application) == [KnownOutcome.UNKNOWN]
     assert [error.condition for error in application.fatal] == ["KAFKA_INVALID_PRODUCER_ID_MAPPING"]
 
@@ -163,8 +163,8 @@ def test_a_commit_that_may_be_carried_out_is_not_aborted_where_nobody_can_tell(l
 def test_an_abort_of_what_may_be_committed_is_not_reported_where_nobody_can_tell(level: int) -> None:
     """As above, with a coordinator that wants the transaction to be aborted, and has forgotten the producer id then."""
     fates = [Fate.LOSE_ANSWERS, Fate.ABORTABLE_ERROR, Fate.FATAL_ERROR]
-    lost = [Prepare(ApiKey.END_TXN, fate, which=2) for fate in fates]
-    application = play(level, Begin(), TWO_PARTITIONS, End.COMMIT, *lost)
+    faults = [Prepare(ApiKey.END_TXN, fate, which=2) for fate in fates]
+    application = play(level, Begin(), TWO_PARTITIONS, End.COMMIT, *faults)
     assert outcomes(application) == [KnownOutcome.UNKNOWN]
     assert [error.condition for error in application.fatal] == ["KAFKA_INVALID_PRODUCER_ID_MAPPING"]
     assert "whether it is committed is not known" in str(application.fatal[0])
@@ -182,9 +182,9 @@ def test_an_abort_of_what_another_may_have_committed_is_not_reported_as_one(leve
 def test_a_request_that_may_still_begin_a_transaction_finds_another_epoch() -> None:
     """AddPartitionsToTxn got lost, and its coordinator knew of nothing to abort. If the request had come after that, what it
     began would have stayed open, and its time-out would have fenced the producer in a later transaction."""
-    lost = Prepare(ApiKey.ADD_PARTITIONS_TO_TXN, Fate.LOSE_REQUESTS)
+    lost_request = Prepare(ApiKey.ADD_PARTITIONS_TO_TXN, Fate.LOSE_REQUESTS)
     too_large = Write([(1, 5000)], singly=True)
-    story = (lost, Begin(), Write([(1, 0)]), Answer(), too_large, End.COMMIT, Begin(), TWO_PARTITIONS, End.COMMIT)
+    story = (lost_request, Begin(), Write([(1, 0)]), Answer(), too_large, End.COMMIT, Begin(), TWO_PARTITIONS, End.COMMIT)
     application = play(1, *story, max_request_size=2000)
     assert outcomes(application) == [KnownOutcome.ABORTED, KnownOutcome.COMMITTED]
     assert application.cluster.transactions.transactions[ID].epoch == 2  # one of them is that of the application's recovery

@@ -181,8 +181,8 @@ def test_offsets_take_effect_with_the_commit(broker: FakeBroker, producer: Kafka
     assert broker.offsets.committed("readers") == {}
     producer.commit_transaction()
     settle_markers(broker)
-    found = broker.offsets.committed("readers")[tp(1)]
-    assert (found.offset, found.metadata) == (7, "note")
+    committed_offset = broker.offsets.committed("readers")[tp(1)]
+    assert (committed_offset.offset, committed_offset.metadata) == (7, "note")
 
 
 @pytest.mark.parametrize(

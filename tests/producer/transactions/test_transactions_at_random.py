@@ -124,6 +124,6 @@ def test_each_transaction_ends_and_only_committed_rows_are_seen_each_once(versio
                     offset = number if with_offsets else offset
         broker.transactions.write_markers()
         assert Counter(broker.committed_values("orders")) == Counter(committed)
-        found = broker.offsets.committed(GROUP)
-        assert (found[tp(0)].offset if found else 0) == offset
+        committed_offsets = broker.offsets.committed(GROUP)
+        assert (committed_offsets[tp(0)].offset if committed_offsets else 0) == offset
         assert broker.violations == []

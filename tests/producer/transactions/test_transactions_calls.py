@@ -309,8 +309,8 @@ def test_the_member_of_the_group_is_named_with_its_offsets(broker: FakeBroker) -
         producer.init_transactions()
         with producer.transaction():
             producer.send_offsets_to_transaction(OFFSETS, ConsumerGroupMetadata("readers", 5, "member", "instance"))
-    (asked,) = broker.requests_of(ApiKey.TXN_OFFSET_COMMIT)
-    message = asked.message
+    (request,) = broker.requests_of(ApiKey.TXN_OFFSET_COMMIT)
+    message = request.message
     assert isinstance(message, TxnOffsetCommitRequest)
     assert (message.generation_id, message.member_id, message.group_instance_id) == (5, "member", "instance")
 

@@ -58,8 +58,8 @@ def stage(version: int) -> TransactionStage:
 def held(stage: TransactionStage, api: ApiKey) -> ClientRequest:
     """The request in flight that waits for an answer."""
     stage.run_until(lambda: any(api == request.message.API_KEY for request in stage.in_flight))
-    (found,) = [request for request in stage.in_flight if api == request.message.API_KEY]
-    return found
+    (waiting_request,) = [request for request in stage.in_flight if api == request.message.API_KEY]
+    return waiting_request
 
 
 # COORDINATORS ARE FOUND
@@ -67,10 +67,10 @@ def held(stage: TransactionStage, api: ApiKey) -> ClientRequest:
 
 def test_init_finds_the_coordinator_and_takes_the_identity_from_it(fresh: TransactionStage) -> None:
     fresh.call(CalledMethod.INIT)
-    found, asked = fresh.client.sent
-    assert isinstance(found.message, FindCoordinatorRequest)
-    assert (found.message.key_type, found.message.coordinator_keys) == (KeyType.TRANSACTION, (ID,))
-    assert asked.node_id == fresh.cluster.node_of(KeyType.TRANSACTION, ID)
+    lookup_request, init_request = fresh.client.sent
+    assert isinstance(lookup_request.message, FindCoordinatorRequest)
+    assert (lookup_request.message.key_type, lookup_request.message.coordinator_keys) == (KeyType.TRANSACTION, (ID,))
+    assert init_request.node_id == fresh.cluster.node_of(KeyType.TRANSACTION, ID)
     assert fresh.manager.identity == (1000, 0)
 
 
@@ -78,8 +78,8 @@ def test_init_finds_the_coordinator_and_takes_the_identity_from_it(fresh: Transa
 def test_a_connection_that_is_lost_with_a_request_brings_it_again(fresh: TransactionStage, api: ApiKey) -> None:
     fresh.holds = {api}
     init = fresh.post(CalledMethod.INIT)
-    lost = held(fresh, api)
-    fresh.disconnect(lost.node_id)
+    request = held(fresh, api)
+    fresh.disconnect(request.node_id)
     assert not init.is_done
     fresh.holds.clear()
     assert fresh.settle(init) is None
@@ -282,9 +282,9 @@ def test_an_error_that_does_not_pass_is_named_and_is_abortable_or_fatal(
     stage = TransactionStage(1 if api in (ApiKey.ADD_PARTITIONS_TO_TXN, ApiKey.ADD_OFFSETS_TO_TXN) else version)
     stage.begin()
     stage.fail_next(api, error)
-    found = stage.settle(ASKING[api](stage))
-    assert type(found) is kind
-    assert "another producer" in str(found) if kind is ProducerFencedError else found.condition == f"KAFKA_{error.name}"
+    call_error = stage.settle(ASKING[api](stage))
+    assert type(call_error) is kind
+    assert "another producer" in str(call_error) if kind is ProducerFencedError else call_error.condition == f"KAFKA_{error.name}"
     assert len(stage.requests_of(api)) == 1  # nothing is tried again
     again = stage.settle(stage.post(CalledMethod.COMMIT))
     assert type(again) is kind
@@ -325,10 +325,10 @@ def test_a_leader_that_says_another_producer_has_taken_over_is_understood(stage:
     stage.run_until(lambda: bool(stage.produced()))
     stage.client.respond(produce_response(partition_answer(0, Errors.PRODUCER_FENCED)), request=stage.produced()[0])
     stage.run()
-    found = stage.settle(stage.post(CalledMethod.COMMIT))
-    assert isinstance(found, ProducerFencedError)
-    assert f"another producer with transactional id '{ID}'" in str(found)
-    assert "transaction.timeout.ms=60000" in str(found)
+    error = stage.settle(stage.post(CalledMethod.COMMIT))
+    assert isinstance(error, ProducerFencedError)
+    assert f"another producer with transactional id '{ID}'" in str(error)
+    assert "transaction.timeout.ms=60000" in str(error)
 
 
 @pytest.mark.parametrize("error", [Errors.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, Errors.CLUSTER_AUTHORIZATION_FAILED], ids=str)
@@ -345,9 +345,9 @@ def test_a_denied_init_may_be_repeated(fresh: TransactionStage, error: ErrorCode
 def test_an_init_with_an_abortable_error_ends_the_producer(fresh: TransactionStage, api: ApiKey) -> None:
     """The error was a defect of ours: KAFKA_INTERNAL_ERROR."""
     fresh.fail_next(api, Errors.TRANSACTION_ABORTABLE)
-    found = fresh.settle(fresh.post(CalledMethod.INIT))
-    assert isinstance(found, FatalProducerError)
-    assert found.condition == "KAFKA_TRANSACTION_ABORTABLE"
+    error = fresh.settle(fresh.post(CalledMethod.INIT))
+    assert isinstance(error, FatalProducerError)
+    assert error.condition == "KAFKA_TRANSACTION_ABORTABLE"
 
 
 @pytest.mark.parametrize("identity", [(-1, 0), (7, -1)], ids=["no id", "no epoch"])
@@ -358,9 +358,9 @@ def test_an_init_that_is_answered_without_an_identity_fails(fresh: TransactionSt
     fresh.run_until(lambda: bool(fresh.requests_of(ApiKey.INIT_PRODUCER_ID)))
     answer = InitProducerIdResponse(producer_id=identity[0], producer_epoch=identity[1])
     fresh.client.respond(answer, request=fresh.requests_of(ApiKey.INIT_PRODUCER_ID)[0])
-    found = fresh.settle(init)
-    assert isinstance(found, FatalProducerError)
-    assert "no valid producer id" in str(found)
+    error = fresh.settle(init)
+    assert isinstance(error, FatalProducerError)
+    assert "no valid producer id" in str(error)
 
 
 def test_an_epoch_with_an_abortable_error_ends_the_producer_after_its_transaction() -> None:
@@ -425,17 +425,17 @@ def test_an_epoch_that_is_denied_is_raised_by_the_next_begin_and_asked_for_by_in
 
 def test_an_id_that_may_not_be_looked_for_ends_the_producer(fresh: TransactionStage) -> None:
     fresh.fail_next(ApiKey.FIND_COORDINATOR, Errors.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
-    found = fresh.settle(fresh.post(CalledMethod.INIT))
-    assert isinstance(found, FatalProducerError)
-    assert ID in str(found)
+    error = fresh.settle(fresh.post(CalledMethod.INIT))
+    assert isinstance(error, FatalProducerError)
+    assert ID in str(error)
 
 
 @pytest.mark.parametrize("error", [Errors.GROUP_AUTHORIZATION_FAILED, Errors.TRANSACTION_ABORTABLE], ids=str)
 def test_a_group_that_may_not_be_looked_for_ends_the_transaction(stage: TransactionStage, error: ErrorCode) -> None:
     stage.fail_next(ApiKey.FIND_COORDINATOR, error)
-    found = stage.settle(stage.post_offsets())
-    assert isinstance(found, AbortableTransactionError)
-    assert "group 'readers'" in str(found)
+    call_error = stage.settle(stage.post_offsets())
+    assert isinstance(call_error, AbortableTransactionError)
+    assert "group 'readers'" in str(call_error)
     stage.call(CalledMethod.ABORT)
 
 
@@ -447,9 +447,9 @@ def test_a_group_that_may_not_be_looked_for_ends_the_transaction(stage: Transact
 def test_a_broker_that_is_too_old_ends_the_producer(fresh: TransactionStage, api: ApiKey, newest: int) -> None:
     for node in range(5):
         fresh.client.set_api_versions(node, {api: (0, newest)})
-    found = fresh.settle(fresh.post(CalledMethod.INIT))
-    assert isinstance(found, FatalProducerError)
-    assert found.condition == "KAFKA_UNSUPPORTED_VERSION"
+    error = fresh.settle(fresh.post(CalledMethod.INIT))
+    assert isinstance(error, FatalProducerError)
+    assert error.condition == "KAFKA_UNSUPPORTED_VERSION"
 
 
 def test_a_group_member_needs_a_broker_that_knows_members() -> None:
@@ -459,8 +459,8 @@ def test_a_group_member_needs_a_broker_that_knows_members() -> None:
         stage.client.set_api_versions(node, {ApiKey.TXN_OFFSET_COMMIT: (0, 2)})
     stage.begin()
     assert stage.settle(stage.post_offsets()) is None
-    found = stage.settle(stage.post_offsets(OFFSETS, ConsumerGroupMetadata("readers", 5, "member", "instance")))
-    assert isinstance(found, FatalProducerError)
+    error = stage.settle(stage.post_offsets(OFFSETS, ConsumerGroupMetadata("readers", 5, "member", "instance")))
+    assert isinstance(error, FatalProducerError)
 
 
 def test_a_denied_topic_is_named_and_the_others_are_not_blamed() -> None:
@@ -479,9 +479,9 @@ def test_a_denied_topic_is_named_and_the_others_are_not_blamed() -> None:
     )
     stage.client.respond(AddPartitionsToTxnResponse(results_by_topic=tuple(results)), request=request)
     stage.run(2)
-    found = stage.settle(stage.post(CalledMethod.COMMIT))
-    assert isinstance(found, AbortableTransactionError)
-    assert "denied-0" in str(found)
+    commit_error = stage.settle(stage.post(CalledMethod.COMMIT))
+    assert isinstance(commit_error, AbortableTransactionError)
+    assert "denied-0" in str(commit_error)
     assert all(isinstance(delivery.error, TransactionAbortedError) for delivery in deliveries)
     stage.call(CalledMethod.ABORT)
     assert stage.ended == []
@@ -513,9 +513,9 @@ def test_partitions_whose_offsets_are_accepted_are_not_sent_again(stage: Transac
 def test_offsets_are_sent_when_the_group_is_part_of_the_transaction(stage: TransactionStage, version: int) -> None:
     before = len(stage.client.sent)
     assert stage.settle(stage.post_offsets()) is None
-    asked = [request.message.API_KEY for request in stage.client.sent[before:]]
+    api_keys = [request.message.API_KEY for request in stage.client.sent[before:]]
     adding = [ApiKey.ADD_OFFSETS_TO_TXN] if version == 1 else []
-    assert asked == [*adding, ApiKey.FIND_COORDINATOR, ApiKey.TXN_OFFSET_COMMIT]
+    assert api_keys == [*adding, ApiKey.FIND_COORDINATOR, ApiKey.TXN_OFFSET_COMMIT]
     stage.call(CalledMethod.COMMIT)
     assert stage.cluster.offsets.committed("readers")[tp(0)].offset == 7
 
@@ -540,9 +540,9 @@ def test_one_request_to_a_coordinator_is_in_flight_at_most(stage: TransactionSta
     stage.append(b"a")
     for _ in range(20):
         stage.run()
-        asked = [request for request in stage.in_flight if request.message.API_KEY != ApiKey.PRODUCE]
-        assert len(asked) <= 1
-        for request in asked:
+        coordinator_requests = [request for request in stage.in_flight if request.message.API_KEY != ApiKey.PRODUCE]
+        assert len(coordinator_requests) <= 1
+        for request in coordinator_requests:
             stage.answer(request)
     assert len(stage.requests_of(ApiKey.TXN_OFFSET_COMMIT)) == 2
 
@@ -583,8 +583,8 @@ def test_offsets_behind_rows_of_another_broker_wait_for_these(beside_rows: Trans
     operation = stage.post_offsets(must_follow_rows=True)
     stage.run(3)
     assert not stage.requests_of(ApiKey.TXN_OFFSET_COMMIT)
-    found = [request for request in stage.requests_of(ApiKey.FIND_COORDINATOR) if GROUP.group_id in str(request.message)]
-    assert len(found) == 1, "the coordinator is looked up meanwhile"
+    lookups = [request for request in stage.requests_of(ApiKey.FIND_COORDINATOR) if GROUP.group_id in str(request.message)]
+    assert len(lookups) == 1, "the coordinator is looked up meanwhile"
     stage.acknowledge()
     assert stage.settle(operation) is None
     assert len(stage.requests_of(ApiKey.TXN_OFFSET_COMMIT)) == 1

@@ -83,8 +83,8 @@ def test_a_commit_sends_partitions_rows_and_end_in_this_order(version: int) -> N
     stage.acknowledge()
     assert delivery.done()
     assert stage.settle(commit) is None
-    sent = [request.message.API_KEY for request in stage.client.sent[before:]]
-    assert sent == [*([ApiKey.ADD_PARTITIONS_TO_TXN] if version == 1 else []), ApiKey.PRODUCE, ApiKey.END_TXN]
+    api_keys = [request.message.API_KEY for request in stage.client.sent[before:]]
+    assert api_keys == [*([ApiKey.ADD_PARTITIONS_TO_TXN] if version == 1 else []), ApiKey.PRODUCE, ApiKey.END_TXN]
 
 
 def test_linger_ms_counts_again_in_the_next_transaction(version: int) -> None:
@@ -189,9 +189,9 @@ def test_after_a_rejected_batch_a_transaction_can_be_aborted_only(stage: Transac
     commit = stage.post(CalledMethod.COMMIT)
     reject(stage, error)
     assert delivery.error is not None
-    found = stage.settle(commit)
-    assert isinstance(found, AbortableTransactionError)
-    assert error.name in str(found)
+    commit_error = stage.settle(commit)
+    assert isinstance(commit_error, AbortableTransactionError)
+    assert error.name in str(commit_error)
     assert stage.ended == []
     stage.call(CalledMethod.ABORT)
     assert stage.ended == ["aborted"]
@@ -234,8 +234,8 @@ def test_a_batch_that_was_split_is_committed_whole(version: int) -> None:
     assert stage.ended == []
     stage.acknowledge_all()
     assert (delivery.done(), delivery.error) == (True, None)
-    assert [sent.identity[2] for sent in stage.sent] == [0, 1, 1, 2]
-    assert all(sent.batch.transactional for sent in stage.sent)
+    assert [sent_batch.identity[2] for sent_batch in stage.sent] == [0, 1, 1, 2]
+    assert all(sent_batch.batch.transactional for sent_batch in stage.sent)
     assert stage.settle(commit) is None
     assert stage.is_whole
 
@@ -250,9 +250,9 @@ def test_batches_that_expire_in_their_queue_drop_the_commit(version: int, partit
     deliveries = [stage.append(b"b", partition=partition) for partition in partitions]
     commit = stage.post(CalledMethod.COMMIT)
     stage.clock.advance(3000)
-    found = stage.settle(commit)
-    assert isinstance(found, AbortableTransactionError)
-    assert isinstance(found.__cause__, KafkaTimeoutError)
+    error = stage.settle(commit)
+    assert isinstance(error, AbortableTransactionError)
+    assert isinstance(error.__cause__, KafkaTimeoutError)
     assert all(isinstance(delivery.error, KafkaTimeoutError) for delivery in deliveries)
     assert stage.manager.has_open_transaction
     stage.clock.advance(2000)
@@ -373,9 +373,9 @@ def test_an_abort_that_would_have_to_be_aborted_is_fatal(stage: TransactionStage
     """KIP-1050: after a commit the error can be aborted, after an abort nothing helps."""
     stage.fail_next(ApiKey.END_TXN, Errors.TRANSACTION_ABORTABLE, times=2)
     assert isinstance(stage.settle(stage.post(CalledMethod.COMMIT)), AbortableTransactionError)
-    found = stage.settle(stage.post(CalledMethod.ABORT))
-    assert isinstance(found, FatalProducerError)
-    assert "TRANSACTION_ABORTABLE" in str(found)
+    error = stage.settle(stage.post(CalledMethod.ABORT))
+    assert isinstance(error, FatalProducerError)
+    assert "TRANSACTION_ABORTABLE" in str(error)
 
 
 def test_an_abort_that_finds_no_coordinator_for_an_abortable_reason_is_fatal(stage: TransactionStage) -> None:
@@ -396,9 +396,9 @@ def test_a_coordinator_that_forgot_the_producer_gives_it_a_new_epoch_with_the_ab
     ends = [CalledMethod.COMMIT, CalledMethod.ABORT] if kind is CalledMethod.COMMIT else [CalledMethod.ABORT]
     stage.fail_next(ApiKey.END_TXN, error, times=len(ends))
     if kind is CalledMethod.COMMIT:
-        found = stage.settle(stage.post(CalledMethod.COMMIT))
-        assert isinstance(found, AbortableTransactionError)
-        assert error.name in str(found)
+        commit_error = stage.settle(stage.post(CalledMethod.COMMIT))
+        assert isinstance(commit_error, AbortableTransactionError)
+        assert error.name in str(commit_error)
     stage.call(CalledMethod.ABORT)
     assert len(stage.requests_of(ApiKey.INIT_PRODUCER_ID)) == 2
     goes_on(stage)
@@ -410,19 +410,19 @@ def test_a_leader_that_finds_the_producer_unknown_makes_the_transaction_abortabl
     stage = TransactionStage(2)
     stage.begin()
     stage.write(b"a")
-    known = stage.cluster.transactions.transactions
+    transactions = stage.cluster.transactions.transactions
     if is_replaced:
-        known[ID].producer_id += 1
+        transactions[ID].producer_id += 1
     else:
-        del known[ID]
+        del transactions[ID]
     stage.send(b"b")
     reject(stage, Errors.INVALID_PRODUCER_ID_MAPPING)
     assert isinstance(stage.settle(stage.post(CalledMethod.COMMIT)), AbortableTransactionError)
-    found = stage.settle(stage.post(CalledMethod.ABORT))
+    error = stage.settle(stage.post(CalledMethod.ABORT))
     if is_replaced:
-        assert isinstance(found, ProducerFencedError)
+        assert isinstance(error, ProducerFencedError)
     else:
-        assert found is None
+        assert error is None
         goes_on(stage)
 
 
@@ -463,9 +463,9 @@ def test_a_move_that_no_state_allows_ends_the_producer(stage: TransactionStage) 
     stage.call(CalledMethod.COMMIT)
     with pytest.raises(RuntimeError, match="ready cannot become"):
         stage.manager.become_abortable(KafkaError("a batch outside of a transaction"))
-    found = stage.settle(stage.post(CalledMethod.BEGIN))
-    assert isinstance(found, FatalProducerError)
-    assert "ready cannot become" in str(found)
+    error = stage.settle(stage.post(CalledMethod.BEGIN))
+    assert isinstance(error, FatalProducerError)
+    assert "ready cannot become" in str(error)
 
 
 # THE EPOCH
@@ -478,8 +478,8 @@ def test_after_a_failed_batch_the_epoch_is_raised_with_the_abort(stage: Transact
     before = len(stage.client.sent)
     stage.call(CalledMethod.ABORT)
     stage.run_until(lambda: stage.manager.state is SequencerState.READY)
-    asked = [request.message.API_KEY for request in stage.client.sent[before:]]
-    assert asked == [ApiKey.END_TXN, ApiKey.INIT_PRODUCER_ID][: 3 - version]
+    api_keys = [request.message.API_KEY for request in stage.client.sent[before:]]
+    assert api_keys == [ApiKey.END_TXN, ApiKey.INIT_PRODUCER_ID][: 3 - version]
     assert stage.manager.identity.producer_epoch == 1
     goes_on(stage)
 

@@ -38,8 +38,13 @@ WAIT_S = 30.0
 
 def open_producer(broker: FakeBroker, **options: Any) -> KafkaProducer:
     """Within a transaction that has a row."""
-    given = {"bootstrap_servers": broker.bootstrap_servers, "transactional_id": "t", "retry_backoff_ms": 10, "linger_ms": 10_000}
-    producer = KafkaProducer({name.replace("_", "."): value for name, value in (given | options).items()})
+    defaults = {
+        "bootstrap_servers": broker.bootstrap_servers,
+        "transactional_id": "t",
+        "retry_backoff_ms": 10,
+        "linger_ms": 10_000,
+    }
+    producer = KafkaProducer({name.replace("_", "."): value for name, value in (defaults | options).items()})
     assert producer._caller_side is not None
     producer._caller_side.max_block_ms = WAIT_MS  # max.block.ms, if given, is for sending alone
     producer.init_transactions()
@@ -151,7 +156,7 @@ def test_a_commit_that_cannot_encode_gathered_records_cannot_be_made_again(
     """commit_transaction() failed while it encoded them, and called again it committed the others."""
     error = pa.ArrowCapacityError("too much")
     producer = open_producer(broker)
-    lost = producer.send("single", b"lost")
+    future = producer.send("single", b"lost")
 
     def raises(*_: object) -> None:
         raise error
@@ -159,7 +164,7 @@ def test_a_commit_that_cannot_encode_gathered_records_cannot_be_made_again(
     with monkeypatch.context() as patched, pytest.raises(pa.ArrowCapacityError, match="too much"):  # noqa: PT012 - only this commit fails
         patched.setattr(record_accumulator, "SortedSlice", raises)
         producer.commit_transaction()
-    assert lost.exception(WAIT_S) is not None
+    assert future.exception(WAIT_S) is not None
     ends(producer, broker, "cannot be encoded")
 
 

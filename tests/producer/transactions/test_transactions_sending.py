@@ -39,7 +39,7 @@ def reject(stage: TransactionStage, error: ErrorCode, partition: int = 0) -> Non
 
 def first_sequences(stage: TransactionStage) -> list[tuple[int, int]]:
     """(epoch, base sequence) of each batch sent."""
-    return [sent.identity[1:] for sent in stage.sent]
+    return [sent_batch.identity[1:] for sent_batch in stage.sent]
 
 
 # WHEN ROWS ARE SENT AT ALL
@@ -97,7 +97,7 @@ def test_version_1_adds_partitions_before_their_first_batch_and_each_once() -> N
     assert stage.sent == []
     stage.holds.clear()
     stage.run(2)
-    assert sorted(sent.topic_partition.partition for sent in stage.sent) == [0, 1]
+    assert sorted(sent_batch.topic_partition.partition for sent_batch in stage.sent) == [0, 1]
     stage.acknowledge()
     stage.write(b"c")
     stage.write(b"d", partition=1)
@@ -136,15 +136,15 @@ def test_a_partition_that_was_not_added_yet_is_not_added_after_an_error() -> Non
     stage = TransactionStage(1, leaders=TWO_PARTITIONS)
     stage.begin()
     stage.holds = {ApiKey.ADD_PARTITIONS_TO_TXN}
-    asked = stage.append(b"a", partition=0)
+    first = stage.append(b"a", partition=0)
     stage.run(2)
-    waiting = stage.append(b"b", partition=1)
+    second = stage.append(b"b", partition=1)
     stage.manager.become_abortable(KafkaError("refused"))
     stage.holds.clear()
     stage.run(5)
     assert added(stage) == [[0]]
     assert stage.sent == []
-    for delivery in (asked, waiting):
+    for delivery in (first, second):
         assert isinstance(delivery.error, TransactionAbortedError)
 
 
@@ -176,12 +176,12 @@ def test_a_batch_that_is_being_retried_goes_on_after_an_error_elsewhere() -> Non
 
 def tries(stage: TransactionStage, api: ApiKey, within_ms: int) -> list[int]:
     """After how many ms each further request of this kind is sent."""
-    found, before = [], len(stage.requests_of(api))
+    tries_ms, before = [], len(stage.requests_of(api))
     for passed in range(within_ms):
         stage.run()
-        found += [passed] * (len(stage.requests_of(api)) - before - len(found))
+        tries_ms += [passed] * (len(stage.requests_of(api)) - before - len(tries_ms))
         stage.clock.advance(1)
-    return found
+    return tries_ms
 
 
 def test_the_first_partitions_of_a_transaction_are_tried_again_after_20_ms() -> None:
@@ -334,7 +334,7 @@ def test_a_new_producer_id_begins_with_one_batch_in_flight_again() -> None:
         stage.send(b"c")
         in_flight.append(len(stage.produced()))
         stage.acknowledge_all()
-    assert len({sent.identity[0] for sent in stage.sent}) == 2
+    assert len({sent_batch.identity[0] for sent_batch in stage.sent}) == 2
     assert in_flight == [2, 1]
 
 

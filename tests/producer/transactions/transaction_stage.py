@@ -52,13 +52,13 @@ class TransactionStage(Stage):
         initialized: bool = True,
         **options: object,
     ) -> None:
-        given = {"retry_backoff_ms": 100, "retry_backoff_max_ms": 100} | options
+        settings = {"retry_backoff_ms": 100, "retry_backoff_max_ms": 100} | options
         super().__init__(
             leaders=leaders,
             has_producer_id=False,
             enable_idempotence=True,
             transactional_id=ID,
-            **given,
+            **settings,
         )
         assert isinstance(self.sequencer, TransactionManager)
         self.manager = self.sequencer
@@ -140,10 +140,10 @@ class TransactionStage(Stage):
                 super().run()
 
     def _answer_coordinators(self) -> bool:
-        asked = [request for request in self.in_flight if request.message.API_KEY not in {ApiKey.PRODUCE, *self.holds}]
-        for request in asked:
+        requests = [request for request in self.in_flight if request.message.API_KEY not in {ApiKey.PRODUCE, *self.holds}]
+        for request in requests:
             self.answer(request)
-        return bool(asked)
+        return bool(requests)
 
     def answer(self, request: ClientRequest) -> None:
         """What a coordinator answers; the next round reads it."""

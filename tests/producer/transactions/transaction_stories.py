@@ -168,10 +168,10 @@ class StoryWriter:
 
     def _action(self) -> Step:
         draw = self._random
-        chosen = draw.random()
-        if chosen < 0.1:
+        roll = draw.random()
+        if roll < 0.1:
             return Flush()
-        if chosen < 0.35:
+        if roll < 0.35:
             return SendOffsets(tuple(draw.sample(range(3), draw.randint(0, 2))))
         sizes = draw.choice(((0, 40), (0, 400), (900, 1500)))
         rows = tuple((draw.randrange(len(PLACES)), draw.randint(*sizes)) for _ in range(draw.randint(1, 6)))
@@ -187,10 +187,10 @@ class StoryWriter:
             return self._wrecking_event()
         duration_ms = draw.choice(DURATIONS)
         node = draw.randrange(NODES)
-        chosen = draw.random()
-        if chosen < 0.45:
+        roll = draw.random()
+        if roll < 0.45:
             return self._trouble(PASSING_FATES)
-        if chosen < 0.65:
+        if roll < 0.65:
             return Behave(draw.randint(1, 4))
         return draw.choice(
             (
@@ -206,10 +206,10 @@ class StoryWriter:
 
     def _wrecking_event(self) -> Event:
         draw = self._random
-        chosen = draw.random()
-        if chosen < 0.7:
+        roll = draw.random()
+        if roll < 0.7:
             return self._trouble(WRECKING_FATES)
-        return Sweep(draw.choice((0, 1001, 10_001))) if chosen < 0.85 else TakeOver()
+        return Sweep(draw.choice((0, 1001, 10_001))) if roll < 0.85 else TakeOver()
 
     def _trouble(self, fates: Sequence[Fate]) -> Event:
         """Mostly of what comes next: few requests are in flight at any time."""
@@ -246,9 +246,9 @@ def simplify(story: Story, error: Exception, play: Play) -> tuple[Story, Excepti
                 return story, error
             try:
                 play(candidate)
-            except Exception as found:  # noqa: BLE001 - compared
-                if _kind(found) == _kind(error):
-                    story, error, simpler = candidate, found, True
+            except Exception as candidate_error:  # noqa: BLE001 - compared
+                if _kind(candidate_error) == _kind(error):
+                    story, error, simpler = candidate, candidate_error, True
                     break
     return story, error
 

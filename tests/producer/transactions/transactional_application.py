@@ -291,26 +291,26 @@ class Application:
             raise Failed from error
 
     def _send(self, transaction: Transaction, where: TopicPartition, value: bytes) -> None:
-        sent: list[SentRecord] = []
+        sent_records: list[SentRecord] = []
         early: list[None] = []
 
         def called_back(_: RecordMetadata | None, __: KafkaError | None) -> None:
-            if sent:
-                sent[0].called_back += 1
+            if sent_records:
+                sent_records[0].called_back += 1
             else:
                 early.append(None)  # within send(), if there was no place for the record
 
         transaction.rows[where].append(value)
         future = self.producer.send(where.topic, value, partition=where.partition, callback=called_back)
-        sent.append(SentRecord(future, where, value, len(early)))
-        transaction.records += sent
+        sent_records.append(SentRecord(future, where, value, len(early)))
+        transaction.records += sent_records
 
     def _send_offsets(self, transaction: Transaction, partitions: Sequence[int]) -> None:
         offsets = dict.fromkeys([*(tp(each, "source") for each in partitions), transaction.own_partition], transaction.number)
         transaction.offsets |= offsets
-        given = {where: OffsetAndMetadata(offset) for where, offset in offsets.items()}
+        offsets_and_metadata = {where: OffsetAndMetadata(offset) for where, offset in offsets.items()}
         waits = transaction.number % 2 == 0
-        self._call(partial(self.producer.send_offsets_to_transaction, wait=waits), given, GROUP)
+        self._call(partial(self.producer.send_offsets_to_transaction, wait=waits), offsets_and_metadata, GROUP)
 
     def _flush(self) -> None:
         started_ms = self.clock.now_ms()

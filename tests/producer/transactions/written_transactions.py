@@ -58,9 +58,9 @@ class Transaction:
     def is_empty(self) -> bool:
         return not self.values and not self.offsets
 
-    def is_seen(self, seen: set[bytes], committed: set[TopicPartition]) -> bool | None:
+    def is_seen(self, seen_values: set[bytes], committed: set[TopicPartition]) -> bool | None:
         """By readers: all of it, or nothing (false). None: a part of it, which may not be."""
-        parts = {value in seen for value in self.values}
+        parts = {value in seen_values for value in self.values}
         if self.offsets:
             parts.add(self.own_partition in committed)
         return None if len(parts) > 1 else parts == {True}
@@ -84,17 +84,17 @@ def check(transactions: Sequence[Transaction], cluster: SimulatedCluster) -> Non
 
 
 def _group_offsets(cluster: SimulatedCluster) -> dict[TopicPartition, int]:
-    return {where: found.offset for where, found in cluster.coordinators.offsets.committed(GROUP.group_id).items()}
+    return {where: entry.offset for where, entry in cluster.coordinators.offsets.committed(GROUP.group_id).items()}
 
 
 def _committed(transactions: Sequence[Transaction], cluster: SimulatedCluster) -> list[Transaction]:
     """Those that readers see; each is told so, or could not be told."""
-    seen = {value for where in PLACES for value in cluster.committed_values(where)}
+    seen_values = {value for where in PLACES for value in cluster.committed_values(where)}
     offsets = set(_group_offsets(cluster))
     committed = []
     for transaction in transactions:
         name = f"transaction {transaction.number}"
-        is_seen = transaction.is_seen(seen, offsets)
+        is_seen = transaction.is_seen(seen_values, offsets)
         assert is_seen is not None, f"readers see a part of {name}"
         assert transaction.outcome is not KnownOutcome.OPEN
         if transaction.outcome is KnownOutcome.COMMITTED:
@@ -108,16 +108,19 @@ def _committed(transactions: Sequence[Transaction], cluster: SimulatedCluster) -
 
 def _check_handles(transaction: Transaction, cluster: SimulatedCluster, *, is_committed: bool) -> None:
     """Each row is settled once, and with its place if it is acknowledged; no row of a committed transaction has failed."""
-    for sent in transaction.columns:
-        delivery = sent.delivery
+    for sent_columns in transaction.columns:
+        delivery = sent_columns.delivery
         assert delivery.done()
         assert delivery.acknowledged + delivery.failed == delivery.rows
         assert (delivery.error is None) == (delivery.failed == 0)
         assert not (is_committed and delivery.failed)
-        for where, found in delivery.offsets.items():
-            if found.rows == len(sent.rows[where]) and found.first >= 0:
+        for where, offset_range in delivery.offsets.items():
+            if offset_range.rows == len(sent_columns.rows[where]) and offset_range.first >= 0:
                 log = cluster.logs[where].values
-                assert (log[found.first], log[found.last]) == (sent.rows[where][0], sent.rows[where][-1])
+                assert (log[offset_range.first], log[offset_range.last]) == (
+                    sent_columns.rows[where][0],
+                    sent_columns.rows[where][-1],
+                )
     for record in transaction.records:
         assert record.future.done()
         assert record.called_back == 1

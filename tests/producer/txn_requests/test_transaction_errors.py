@@ -62,6 +62,6 @@ def test_an_error_means_what_it_means_to_the_java_client(api: ApiKey, error: Err
 
 
 def test_every_rule_is_among_them() -> None:
-    listed = {(api, error.number) for api, error, _ in ROWS}
+    cases = {(api, error.number) for api, error, _ in ROWS}
     rules = {(api, error.number) for api, rules in TXN_ERROR_RULES.items() for error in rules}
-    assert rules - listed == set()
+    assert rules - cases == set()
