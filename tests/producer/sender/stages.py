@@ -9,19 +9,19 @@ from tests.producer.harness import Stage
 
 def values(stage: Stage) -> list[list[bytes | None]]:
     """What was sent, batch by batch."""
-    return [sent.values for sent in stage.sent]
+    return [sent_batch.values for sent_batch in stage.sent]
 
 
 def identities(stage: Stage) -> list[tuple[int, int, int]]:
     """(producer id, epoch, base sequence) of each batch sent."""
-    return [sent.identity for sent in stage.sent]
+    return [sent_batch.identity for sent_batch in stage.sent]
 
 
 def idempotent(**options: object) -> Stage:
     return Stage(enable_idempotence=True, **options)
 
 
-def known(**options: object) -> Stage:
+def introduced_stage(**options: object) -> Stage:
     """An idempotent Stage whose partitions the brokers know: sequences go on at 1."""
     stage = idempotent(**options)
     stage.introduce()

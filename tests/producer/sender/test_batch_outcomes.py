@@ -23,7 +23,7 @@ from tests.producer.harness import (
     produce_response,
     tp,
 )
-from tests.producer.sender.stages import idempotent, known, values
+from tests.producer.sender.stages import idempotent, introduced_stage, values
 
 # RETRIES
 
@@ -52,7 +52,7 @@ def test_a_retriable_error_is_retried_after_back_off_with_the_same_bytes(error: 
     assert len(stage.sent) == 1  # backing off
     stage.back_off()
     stage.run()
-    assert [sent.batch for sent in stage.sent] == [stage.sent[0].batch] * 2
+    assert [sent_batch.batch for sent_batch in stage.sent] == [stage.sent[0].batch] * 2
     stage.succeed(base_offset=4)
     assert delivery.result(0).acknowledged == 2
     assert stage.metrics.retries.total == 2
@@ -207,8 +207,8 @@ def test_a_batch_that_the_broker_finds_too_large_is_sent_in_smaller_ones(is_idem
     assert stage.is_whole
     stage.send(b"next")
     if is_idempotent:
-        assert [sent.batch.base_sequence for sent in stage.sent] == [1, 1, 3, 5]
-        assert {sent.batch.producer_epoch for sent in stage.sent} == {0}
+        assert [sent_batch.batch.base_sequence for sent_batch in stage.sent] == [1, 1, 3, 5]
+        assert {sent_batch.batch.producer_epoch for sent_batch in stage.sent} == {0}
 
 
 def test_a_split_does_not_use_up_a_retry() -> None:
@@ -222,7 +222,7 @@ def test_a_split_does_not_use_up_a_retry() -> None:
 
 
 def test_a_smaller_batch_that_is_too_large_is_split_again_and_a_single_record_fails() -> None:
-    stage = known()
+    stage = introduced_stage()
     delivery = stage.send(b"a", b"b", b"c")
     while stage.in_flight:
         stage.reject(Errors.MESSAGE_TOO_LARGE)
@@ -234,7 +234,7 @@ def test_a_smaller_batch_that_is_too_large_is_split_again_and_a_single_record_fa
 
 
 def test_batches_behind_a_split_one_wait_for_its_smaller_ones() -> None:
-    stage = known()
+    stage = introduced_stage()
     stage.send(b"1", b"2")
     stage.send(b"3")
     first, second = stage.in_flight
@@ -245,7 +245,11 @@ def test_batches_behind_a_split_one_wait_for_its_smaller_ones() -> None:
         stage.run()
         assert len(stage.in_flight) == 1
         stage.succeed(row)
-    assert [(sent.values, sent.batch.base_sequence) for sent in stage.sent[2:]] == [([b"1"], 1), ([b"2"], 2), ([b"3"], 3)]
+    assert [(sent_batch.values, sent_batch.batch.base_sequence) for sent_batch in stage.sent[2:]] == [
+        ([b"1"], 1),
+        ([b"2"], 2),
+        ([b"3"], 3),
+    ]
     assert stage.is_whole
 
 

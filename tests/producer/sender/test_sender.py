@@ -23,7 +23,7 @@ from tests.producer.harness import (
     produce_response,
     tp,
 )
-from tests.producer.sender.stages import asks_for_id, idempotent, known, values
+from tests.producer.sender.stages import asks_for_id, idempotent, introduced_stage, values
 
 # WAITING AND POLLING
 
@@ -114,7 +114,7 @@ def test_large_batches_share_a_request_unless_the_user_limits_its_size() -> None
 
 def test_while_a_partition_waits_for_its_answer_the_sender_does_not_spin() -> None:
     """The partition's node is ready, and its batch is not: a poll of 0 ms would burn a processor until the answer comes."""
-    stage = known(batch_size=1)
+    stage = introduced_stage(batch_size=1)
     stage.send(b"1")
     stage.send(b"2")
     first, second = stage.in_flight
@@ -323,10 +323,10 @@ def test_a_batch_that_waits_for_the_answer_to_another_does_not_wake_the_sender(l
     stage.append(b"3", partition=1)  # another partition is not held up
     stage.clock.advance(linger_ms)
     stage.run()
-    assert [sent.values for sent in stage.sent][-1] == [b"3"]
+    assert [sent_batch.values for sent_batch in stage.sent][-1] == [b"3"]
     stage.succeed(request=stage.in_flight[0])  # which ends the poll
     stage.run()
-    assert [sent.values for sent in stage.sent][-1] == [b"2"]
+    assert [sent_batch.values for sent_batch in stage.sent][-1] == [b"2"]
     stage.succeed(1, request=stage.in_flight[-1])
     assert second.acknowledged == 1
 

@@ -167,9 +167,9 @@ def test_rows_after_a_batch_of_unknown_outcome_are_written(way_to_fail: Callable
     """With retries=2 a batch ran out of retries by disconnects: nothing marked its sequence numbers as unresolved, and the
     broker rejected every later batch of the partition as OUT_OF_ORDER_SEQUENCE_NUMBER: six of six, for ever."""
     scene = Scene(retries=2, request_timeout_ms=10_000, delivery_timeout_ms=60_000)
-    lost = scene.stage.send(b"lost")
+    delivery = scene.stage.send(b"lost")
     way_to_fail(scene, carried_out)
-    assert lost.failed == 1
+    assert delivery.failed == 1
     later = [b"row %d" % number for number in range(6)]
     for value in later:
         assert scene.write(value).error is None
@@ -393,10 +393,10 @@ def test_a_close_that_has_not_heard_of_the_senders_failure_does_not_hide_it(monk
     look = stage.sender.failures.error
 
     def look_and_fall_behind() -> KafkaError | None:
-        found = look()
+        error = look()
         monkeypatch.undo()
         stage.sender.run()
-        return found
+        return error
 
     monkeypatch.setattr(stage.sender.failures, "error", look_and_fall_behind)
     stage.sender.initiate_close()
@@ -549,9 +549,9 @@ def test_batches_are_put_back_when_memory_ends_at_another_queue(takes: str, each
         patched.setattr(PartitionQueue, each, fails_at_the_second)
         with pytest.raises(MemoryError):
             take()
-    taken = take()
-    assert [batch.topic_partition for batch in taken] == [tp(0), tp(1)]
-    for batch in taken:
+    batches = take()
+    assert [batch.topic_partition for batch in batches] == [tp(0), tp(1)]
+    for batch in batches:
         stage.sender._outcomes.abort(batch, error)
     assert [delivery.failed for delivery in deliveries] == [1, 1]
     assert stage.is_whole

@@ -14,20 +14,25 @@ from spark_kafka_sink.protocol.messages.init_producer_id import InitProducerIdRe
 from spark_kafka_sink.protocol.messages.produce import PartitionProduceResponse, ProduceRequest
 from spark_kafka_sink.protocol.producer_identity import MAX_EPOCH
 from tests.producer.harness import PRODUCER_ID, TOPIC, Stage, partition_answer, tp
-from tests.producer.sender.stages import idempotent, identities, known, values
+from tests.producer.sender.stages import idempotent, identities, introduced_stage, values
 from tests.producer.simulated_brokers import Fate, SimulatedBrokers
 
 # SEQUENCES: SEVERAL IN FLIGHT
 
 
 def test_sequences_count_records_per_partition() -> None:
-    stage = known(leaders={TOPIC: (0, 0)})
+    stage = introduced_stage(leaders={TOPIC: (0, 0)})
     stage.send(b"a", b"b", partition=0)
     stage.send(b"c", partition=1)
     stage.send(b"d", b"e", b"f", partition=0)
     stage.send(b"g", partition=0)
-    assert [(sent.topic_partition.partition, sent.batch.base_sequence) for sent in stage.sent] == [(0, 1), (1, 1), (0, 3), (0, 6)]
-    assert {(sent.batch.producer_id, sent.batch.producer_epoch) for sent in stage.sent} == {(PRODUCER_ID, 0)}
+    assert [(sent_batch.topic_partition.partition, sent_batch.batch.base_sequence) for sent_batch in stage.sent] == [
+        (0, 1),
+        (1, 1),
+        (0, 3),
+        (0, 6),
+    ]
+    assert {(sent_batch.batch.producer_id, sent_batch.batch.producer_epoch) for sent_batch in stage.sent} == {(PRODUCER_ID, 0)}
 
 
 def test_without_idempotence_batches_carry_no_identity() -> None:
@@ -37,7 +42,7 @@ def test_without_idempotence_batches_carry_no_identity() -> None:
 
 
 def test_several_batches_of_a_partition_are_in_flight_at_a_time() -> None:
-    stage = known()
+    stage = introduced_stage()
     deliveries = [stage.send(b"%d" % row) for row in range(3)]
     assert len(stage.in_flight) == 3
     entry = stage.idempotent_sequencer.sequences[tp()]
@@ -52,7 +57,7 @@ def test_several_batches_of_a_partition_are_in_flight_at_a_time() -> None:
 
 def test_after_a_failure_batches_in_flight_are_retried_one_at_a_time_and_in_order() -> None:
     """Only the lowest sequence may go: the broker would reject the others. A new batch waits behind them."""
-    stage = known()
+    stage = introduced_stage()
     deliveries = [stage.send(b"%d" % row) for row in range(3)]
     requests = stage.in_flight
     stage.reject(Errors.LEADER_NOT_AVAILABLE, request=requests[0])
@@ -79,7 +84,7 @@ def test_after_a_failure_batches_in_flight_are_retried_one_at_a_time_and_in_orde
 
 @pytest.mark.parametrize("order", [(0, 1, 2), (2, 1, 0), (1, 0, 2), (2, 0, 1)])
 def test_whatever_the_order_of_the_answers_batches_are_retried_in_sequence_order(order: tuple[int, ...]) -> None:
-    stage = known()
+    stage = introduced_stage()
     for row in range(3):
         stage.send(b"%d" % row)
     requests = stage.in_flight
@@ -95,7 +100,7 @@ def test_whatever_the_order_of_the_answers_batches_are_retried_in_sequence_order
 
 def test_a_later_batch_may_succeed_while_an_earlier_one_is_retried() -> None:
     """The first landed although its answer was an error; its retry is then a duplicate."""
-    stage = known()
+    stage = introduced_stage()
     first, second = stage.send(b"1"), stage.send(b"2")
     requests = stage.in_flight
     stage.reject(Errors.REQUEST_TIMED_OUT, request=requests[0])
@@ -113,7 +118,7 @@ def test_a_later_batch_may_succeed_while_an_earlier_one_is_retried() -> None:
 
 def test_a_batch_behind_the_last_acknowledged_one_still_is_the_first_in_flight() -> None:
     """The batch was sorted behind those drained after it: each of the two then waited for the other until both expired."""
-    stage = known()
+    stage = introduced_stage()
     stage.send(b"1")
     stage.send(b"2")
     requests = stage.in_flight
@@ -148,7 +153,7 @@ def test_a_duplicate_is_a_success_whose_offset_is_unknown() -> None:
 
 def test_answers_that_come_out_of_order_acknowledge_the_right_rows() -> None:
     """A connection lost and made anew can have the second request answered before the first one's retry."""
-    stage = known()
+    stage = introduced_stage()
     first, second = stage.send(b"1"), stage.send(b"2")
     requests = stage.in_flight
     stage.reject(Errors.OUT_OF_ORDER_SEQUENCE_NUMBER, request=requests[1])
@@ -197,7 +202,7 @@ def test_until_the_brokers_know_the_producer_a_partition_has_one_batch_in_flight
 
 
 def test_after_a_fatal_failure_of_the_first_batch_those_behind_it_are_numbered_anew() -> None:
-    stage = known()
+    stage = introduced_stage()
     first, second = stage.send(b"1"), stage.send(b"2")
     requests = stage.in_flight
     stage.reject(Errors.INVALID_RECORD, request=requests[0])
@@ -301,7 +306,10 @@ def test_a_batch_of_the_old_producer_id_is_retried_under_it() -> None:
     stage.reject(Errors.NOT_LEADER_OR_FOLLOWER, request=of_c, partition=1)
     stage.back_off()
     stage.run(2)
-    assert {(sent.values[0], sent.identity) for sent in stage.sent[3:]} == {(b"b", (9, 0, 0)), (b"c", (8, MAX_EPOCH, 0))}
+    assert {(sent_batch.values[0], sent_batch.identity) for sent_batch in stage.sent[3:]} == {
+        (b"b", (9, 0, 0)),
+        (b"c", (8, MAX_EPOCH, 0)),
+    }
 
 
 def test_queued_rows_are_sent_after_a_new_producer_id() -> None:
@@ -410,7 +418,7 @@ def test_rows_that_expire_without_having_been_sent_leave_no_gap() -> None:
 
 
 def test_an_expired_batch_leaves_no_gap_if_a_later_one_succeeds() -> None:
-    stage = known(request_timeout_ms=1000, delivery_timeout_ms=1000)
+    stage = introduced_stage(request_timeout_ms=1000, delivery_timeout_ms=1000)
     first = stage.send(b"1")
     stage.clock.advance(600)
     second = stage.send(b"2")
@@ -431,7 +439,7 @@ def test_an_expired_batch_leaves_no_gap_if_a_later_one_succeeds() -> None:
 
 
 def test_an_expired_batch_and_a_rejected_one_behind_it_start_a_new_epoch() -> None:
-    stage = known(request_timeout_ms=1000, delivery_timeout_ms=1000)
+    stage = introduced_stage(request_timeout_ms=1000, delivery_timeout_ms=1000)
     stage.send(b"1")
     stage.clock.advance(600)
     second = stage.send(b"2")
