@@ -61,7 +61,7 @@ def in_thread(function: Callable[[], Any]) -> Future[Any]:
 
 
 @pytest.mark.parametrize(
-    ("blocks", "charged", "wanted", "expected", "rest_blocks", "rest_charged"),
+    ("blocks", "charged", "charge_blocks", "expected", "rest_blocks", "rest_charged"),
     [
         (4, 0, 1, 1, 3, 0),  # one block's bytes are exchanged for a charge
         (0, 4, 1, 1, 0, 3),
@@ -71,10 +71,10 @@ def in_thread(function: Callable[[], Any]) -> Future[Any]:
     ],
 )
 def test_memory_is_reduced_to_a_charge_and_a_rest(
-    blocks: int, charged: int, wanted: int, expected: int, rest_blocks: int, rest_charged: int
+    blocks: int, charged: int, charge_blocks: int, expected: int, rest_blocks: int, rest_charged: int
 ) -> None:
     memory = PoolMemory([bytearray(1) for _ in range(blocks)], charged)
-    reduced, rest = memory.charge_and_remainder(wanted)
+    reduced, rest = memory.charge_and_remainder(charge_blocks)
     assert (reduced.blocks, reduced.charge_blocks) == ([], expected)
     assert (len(rest.blocks), rest.charge_blocks) == (rest_blocks, rest_charged)
     assert len(reduced) + len(rest) == len(memory)
@@ -183,11 +183,11 @@ def test_blocks_given_back_after_an_overdraft_make_up_for_it() -> None:
     pool.overdraw(2, beyond)
     pool.deallocate(held)
     assert pool.available_memory == 2 * BLOCK
-    taken = pool.allocate(1, 10)
+    memory = pool.allocate(1, 10)
     assert len(pool._free_blocks) + pool._balance_blocks == 1
     assert len(pool._free_blocks) <= 1  # with it, what is overdrawn and what is taken: no more than the total
     pool.deallocate(beyond)
-    pool.deallocate(taken)
+    pool.deallocate(memory)
     assert pool.available_memory == 4 * BLOCK
 
 
@@ -198,10 +198,10 @@ def test_a_request_ahead_overtakes_callers_who_wait() -> None:
     held = pool.allocate(2, 10)
     waiter = in_thread(lambda: pool.allocate(2, 10))
     clock.await_waiter()
-    taken = pool.try_allocate(1, has_precedence=True)
-    assert taken is not None
+    memory = pool.try_allocate(1, has_precedence=True)
+    assert memory is not None
     pool.deallocate(held)
-    pool.deallocate(taken)
+    pool.deallocate(memory)
     assert len(waiter.result(WAIT_S)) == 2
 
 

@@ -30,22 +30,24 @@ def rows_of(partitions: list[int], size: int = 100, topic: str = TOPIC) -> Topic
 
 
 def assign(stage: Accumulation, row_count: int, where: Cluster = ONE_NODE, size: int = 100) -> list[int]:
-    chosen: list[int] = stage.accumulator.built_in_partitioner.choose(rows_of([NO_PARTITION] * row_count, size), where).tolist()
-    return chosen
+    partitions: list[int] = stage.accumulator.built_in_partitioner.choose(
+        rows_of([NO_PARTITION] * row_count, size), where
+    ).tolist()
+    return partitions
 
 
 def test_rows_without_a_key_stay_with_one_partition_for_a_batch() -> None:
     stage = Accumulation(batch_size=BATCH)
-    chosen = assign(stage, 1000)
-    switches = [index for index in range(1, 1000) if chosen[index] != chosen[index - 1]]
-    assert set(chosen) == {0, 1, 2, 3}
+    partitions = assign(stage, 1000)
+    switches = [index for index in range(1, 1000) if partitions[index] != partitions[index - 1]]
+    assert set(partitions) == {0, 1, 2, 3}
     assert all(later - earlier >= 10 for earlier, later in pairwise(switches))
 
 
 def test_only_the_rows_asked_for_are_assigned() -> None:
     stage = Accumulation(batch_size=BATCH)
-    chosen = stage.accumulator.built_in_partitioner.choose(rows_of([7, -1, 7, -1]), cluster({TOPIC: (0,)}))
-    assert chosen.tolist() == [7, 0, 7, 0]
+    partitions = stage.accumulator.built_in_partitioner.choose(rows_of([7, -1, 7, -1]), cluster({TOPIC: (0,)}))
+    assert partitions.tolist() == [7, 0, 7, 0]
 
 
 def test_leaderless_partitions_are_left_out_while_others_have_a_leader() -> None:

@@ -52,7 +52,7 @@ def test_each_topic_partition_has_a_range_of_its_own() -> None:
     delivery = Delivery(2, ManualClock())
     delivery.acknowledge(batch_rows(delivery, [0]), 3, -1)
     delivery.acknowledge(batch_rows(delivery, [1], where=tp(1)), 9, -1)
-    assert {where.partition: found.first for where, found in delivery.offsets.items()} == {0: 3, 1: 9}
+    assert {where.partition: offset_range.first for where, offset_range in delivery.offsets.items()} == {0: 3, 1: 9}
 
 
 @pytest.mark.parametrize("unknown_first", [False, True])

@@ -48,15 +48,15 @@ def test_one_slice_fills_batch_after_batch() -> None:
     stage = Accumulation(linger_ms=10_000, batch_size=BATCH)
     values = [b"%03d" % number + bytes(97) for number in range(100)]
     stage.append(*values)
-    seen: list[bytes | None] = []
+    drained_values: list[bytes | None] = []
     while stage.ready(ONE_NODE):
         batch = stage.drain_one(ONE_NODE)
         assert batch.size_bytes <= BATCH
-        seen += payload(batch)
-    assert seen == values[: len(seen)]
-    assert len(seen) > 80
+        drained_values += payload(batch)
+    assert drained_values == values[: len(drained_values)]
+    assert len(drained_values) > 80
     stage.clock.advance(10_000)
-    assert seen + payload(stage.drain_one(ONE_NODE)) == values
+    assert drained_values + payload(stage.drain_one(ONE_NODE)) == values
 
 
 def test_rows_go_on_filling_the_batch_of_the_call_before() -> None:
@@ -232,10 +232,10 @@ def test_each_node_has_a_turn_of_its_own() -> None:
 
 class CountingLock:
     def __init__(self) -> None:
-        self.taken = 0
+        self.acquisition_count = 0
 
     def __enter__(self) -> None:
-        self.taken += 1
+        self.acquisition_count += 1
 
     def __exit__(self, *_: object) -> None:
         return
@@ -250,7 +250,7 @@ def test_a_batch_that_lingers_is_looked_at_once_until_its_time_is_over() -> None
     for _ in range(10):
         assert stage.ready(ONE_NODE) == set()
         stage.clock.advance(1)
-    assert lock.taken == 1
+    assert lock.acquisition_count == 1
     assert stage.ready(ONE_NODE) == {0}
 
 
@@ -302,10 +302,10 @@ def test_a_batch_that_follows_one_that_lingered_lingers_for_its_own_time() -> No
 class CountingCluster(Cluster):
     """Counts how often a leader is asked for."""
 
-    __slots__ = ("asked",)
+    __slots__ = ("lookup_count",)
 
     def leader_for(self, topic_partition: TopicPartition) -> int | None:
-        self.asked = getattr(self, "asked", 0) + 1
+        self.lookup_count = getattr(self, "lookup_count", 0) + 1
         return super().leader_for(topic_partition)
 
 
@@ -316,13 +316,13 @@ def test_however_many_nodes_are_drained_each_leader_is_looked_up_once() -> None:
     where = CountingCluster(nodes=ONE_NODE.nodes, topics=cluster({TOPIC: leaders}).topics)
     stage.append(*[VALUE] * 100, partition=list(range(100)))
     drained = stage.drain(where, *range(5))
-    assert where.asked == 100
+    assert where.lookup_count == 100
     assert [len(batches) for batches in drained.values()] == [20] * 5
     stage.append(*[VALUE] * 3, partition=[7, 8, 9])  # the other queues are empty now
     result = stage.accumulator.ready(where, stage.now_ms)
     assert result.indexes_by_leader == {2: [7], 3: [8], 4: [9]}
     drained = stage.accumulator.drainer.drain(where, result.ready_nodes, 1_000_000, stage.now_ms, result.indexes_by_leader)
-    assert where.asked == 100
+    assert where.lookup_count == 100
     assert {
         node: [batch.topic_partition.partition for batch in batches] for node, batches in drained.items()
     } == result.indexes_by_leader
@@ -354,7 +354,7 @@ def test_new_metadata_costs_nothing_for_partitions_without_batches() -> None:
         where = CountingCluster(nodes=ONE_NODE.nodes, topics=cluster({TOPIC: [0] * partitions}).topics)
         stage.append(VALUE)
         stage.ready(where)
-        return where.asked
+        return where.lookup_count
 
     assert lookups(1_000) == lookups(10) == 1
 

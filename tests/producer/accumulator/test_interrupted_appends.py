@@ -51,7 +51,7 @@ class Look:
     def __init__(self, case: Case, interrupts: Interrupts) -> None:
         self.stage = Accumulation(max_block_ms=5, **case.options)
         self.other = self.stage.append(OTHER, partition=0)
-        self.sent: list[bytes | None] = []
+        self.sent_values: list[bytes | None] = []
         self.stage.on_wake = self._undisturbed
         self.callback = Delivery(len(case.values), self.stage.clock)
         rows = case.rows()
@@ -88,7 +88,7 @@ class Look:
             for batch in batches:
                 values = payload(batch)
                 assert len(values) == batch.record_count == sum(batch_rows.row_count for batch_rows in batch.rows_by_call)
-                self.sent += values
+                self.sent_values += values
                 self.stage.give_back(batch)
 
 
@@ -97,7 +97,7 @@ def looks(case: Case, kind: Callable[..., Interrupts], times: int = 1) -> Iterab
     Look(case, kind())  # imports what it needs
     whole = Look(case, kind())
     assert whole.raised is None
-    assert sorted(whole.sent) == sorted([OTHER, *case.values])
+    assert sorted(whole.sent_values) == sorted([OTHER, *case.values])
     for point in places_of(whole.interrupts):
         yield Look(case, kind(*range(point, point + times)))
 
@@ -107,7 +107,7 @@ def test_wherever_an_interrupt_comes_every_batch_is_whole(case: Case) -> None:
     """Rows of the call counted in a batch that was not reserved yet: it was sent half written, with rows of another caller."""
     for look in looks(case, Interrupts):
         assert isinstance(look.raised, KeyboardInterrupt), look.interrupts.where
-        assert look.sent.count(OTHER) <= 1
+        assert look.sent_values.count(OTHER) <= 1
 
 
 def has_begun(look: Look) -> bool:

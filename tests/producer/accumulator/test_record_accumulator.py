@@ -193,10 +193,10 @@ def test_rows_that_had_room_at_the_close_are_sent_and_the_others_fail(monkeypatc
     callback = Delivery(3, stage.clock)
     new_batch = stage.accumulator.new_batch
 
-    def closed_after_the_second(*given: Any) -> ProducerBatch:
-        if given[0].topic_partition.partition == 1:
+    def closed_after_the_second(*args: Any) -> ProducerBatch:
+        if args[0].topic_partition.partition == 1:
             stage.accumulator.close()
-        return new_batch(*given)
+        return new_batch(*args)
 
     monkeypatch.setattr(stage.accumulator, "new_batch", closed_after_the_second)
     with pytest.raises(ProducerClosedError):
@@ -281,12 +281,12 @@ def test_waiting_for_memory_makes_everything_ready_at_once() -> None:
     stage = Accumulation(linger_ms=60_000, batch_size=BATCH, buffer_memory=2 * BATCH, max_block_ms=500)
     stage.append(VALUE, partition=0)
     stage.append(VALUE, partition=1)
-    seen: list[set[int]] = []
-    stage.on_wake = lambda: seen.append(stage.ready(ONE_NODE))
+    ready_nodes: list[set[int]] = []
+    stage.on_wake = lambda: ready_nodes.append(stage.ready(ONE_NODE))
     with pytest.raises(KafkaTimeoutError, match="KAFKA_BUFFER_EXHAUSTED"):
         stage.append(VALUE, partition=2)
     # The Sender was once woken before the caller stood in line, found nobody waiting, and slept on for linger.ms.
-    assert seen == [{0}]
+    assert ready_nodes == [{0}]
     assert stage.ready(ONE_NODE) == set()  # nobody waits any more
 
 
@@ -294,13 +294,13 @@ def test_a_slice_larger_than_the_pool_goes_through_as_memory_comes_back() -> Non
     """max.block.ms bounds each wait, not the call: a slow broker slows a write and does not fail it."""
     stage = Accumulation(batch_size=BATCH, buffer_memory=3 * BATCH, max_block_ms=5, linger_ms=60_000)
     values = [b"%04d" % number + bytes(200) for number in range(100)]
-    seen: list[bytes | None] = []
+    drained_values: list[bytes | None] = []
 
     def drain_while_it_waits(waitable: Waitable, timeout_ms: int) -> bool:
         del waitable, timeout_ms
         stage.clock.advance(4)
         batch = stage.drain_one(ONE_NODE)
-        seen.extend(payload(batch))
+        drained_values.extend(payload(batch))
         stage.give_back(batch)
         return True
 
@@ -308,9 +308,9 @@ def test_a_slice_larger_than_the_pool_goes_through_as_memory_comes_back() -> Non
     delivery = stage.append(*values)
     while stage.accumulator.has_queued_batches():
         batch = stage.drain_one(ONE_NODE)
-        seen.extend(payload(batch))
+        drained_values.extend(payload(batch))
         stage.give_back(batch)
-    assert seen == values
+    assert drained_values == values
     assert delivery.acknowledged == 100
     assert stage.is_whole
 
@@ -393,13 +393,13 @@ def test_smaller_batches_of_a_split_are_sent_before_newer_rows() -> None:
     big = stage.drain_one(ONE_NODE)
     newer = stage.append(b"newer")
     split(stage, big)
-    sent = [stage.drain_one(ONE_NODE) for _ in range(3)]
-    assert [[value[:1] for value in payload(each) if value] for each in sent[:2]] == [
+    batches = [stage.drain_one(ONE_NODE) for _ in range(3)]
+    assert [[value[:1] for value in payload(each) if value] for each in batches[:2]] == [
         [b"0", b"1", b"2", b"3"],
         [b"4", b"5", b"6", b"7"],
     ]
-    assert payload(sent[2]) == [b"newer"]
-    for each in sent:
+    assert payload(batches[2]) == [b"newer"]
+    for each in batches:
         stage.give_back(each)
     assert newer.acknowledged == 1
     assert stage.is_whole
@@ -667,9 +667,9 @@ def test_what_is_queued_and_what_is_in_flight_can_be_taken_oldest_first() -> Non
     in_flight = stage.drain_one(ONE_NODE)
     in_flight.is_in_flight = True
     error = ProducerClosedError("The producer was closed forcefully")
-    taken = stage.accumulator.take_incomplete(error)
-    assert taken[0] is in_flight
-    assert [batch.flush_id for batch in taken] == [1, 2, 3]
+    batches = stage.accumulator.take_incomplete(error)
+    assert batches[0] is in_flight
+    assert [batch.flush_id for batch in batches] == [1, 2, 3]
     assert not stage.accumulator.has_queued_batches()
 
 
@@ -850,13 +850,15 @@ def test_five_callers_at_a_time_lose_nothing_and_keep_their_order() -> None:
     threads = [threading.Thread(target=work, args=[caller], daemon=True) for caller in range(5)]
     for thread in threads:
         thread.start()
-    seen: dict[int, list[bytes]] = {partition: [] for partition in range(4)}
+    values_by_partition: dict[int, list[bytes]] = {partition: [] for partition in range(4)}
     while any(thread.is_alive() for thread in threads) or stage.accumulator.has_queued_batches():
         for batch in stage.drain(ONE_NODE, 0)[0]:
-            seen[batch.topic_partition.partition] += [value or b"" for value in payload(batch)]
+            values_by_partition[batch.topic_partition.partition] += [value or b"" for value in payload(batch)]
             stage.give_back(batch)
     assert failures == []
-    ids = [(partition, value[0] - ord("0"), int(value[2:6])) for partition, values in seen.items() for value in values]
+    ids = [
+        (partition, value[0] - ord("0"), int(value[2:6])) for partition, values in values_by_partition.items() for value in values
+    ]
     assert sorted((caller, row) for _, caller, row in ids) == [(caller, row) for caller in range(5) for row in range(400)]
     for partition in range(4):
         for caller in range(5):

@@ -200,10 +200,10 @@ def test_only_the_rounding_is_overdrawn() -> None:
 
 def test_memory_for_many_partitions_is_asked_for_once(monkeypatch: pytest.MonkeyPatch) -> None:
     stage = Accumulation(batch_size=BATCH)
-    asked = Mock(wraps=stage.pool.try_allocate)
-    monkeypatch.setattr(stage.pool, "try_allocate", asked)
+    try_allocate = Mock(wraps=stage.pool.try_allocate)
+    monkeypatch.setattr(stage.pool, "try_allocate", try_allocate)
     lay_out(stage, [ROW] * 50, list(range(50)))
-    asked.assert_called_once_with(50, charge_blocks=0, into=ANY, has_precedence=False)
+    try_allocate.assert_called_once_with(50, charge_blocks=0, into=ANY, has_precedence=False)
 
 
 @pytest.mark.parametrize("partitions", [[0] * 300, [0] * 150 + [1] * 150])
@@ -247,9 +247,9 @@ def test_a_place_that_somebody_else_took_meanwhile_is_measured_anew() -> None:
     guesses = layout._guess_places()
     assert guesses[0].tail.record_count == 1
     stage.append(ROW)  # now the batch holds two
-    taken: list[Reservation] = []
-    layout._take_place(layout._queues[0], guesses[0], taken)
-    assert taken == []
+    reservations: list[Reservation] = []
+    layout._take_place(layout._queues[0], guesses[0], reservations)
+    assert reservations == []
     (reservation,) = reserve(layout)
     assert reservation.batch.rows_by_call[-1].first_delta == 2
 
@@ -260,9 +260,9 @@ def test_a_place_in_a_batch_that_was_drained_meanwhile_is_not_taken() -> None:
     layout = layout_of(stage, slice_of([ROW], [0]))
     guess = layout._guess_places()[0]
     stage.accumulator.queues.of_partitions(TOPIC, [0])[0].batches.popleft().is_closed = True
-    taken: list[Reservation] = []
-    layout._take_place(layout._queues[0], guess, taken)
-    assert taken == []
+    reservations: list[Reservation] = []
+    layout._take_place(layout._queues[0], guess, reservations)
+    assert reservations == []
     (reservation,) = reserve(layout)
     assert reservation.begins_batch
 

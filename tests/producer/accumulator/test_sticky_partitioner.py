@@ -30,9 +30,9 @@ def sticky(filled: Open | None = None, *, seed: int = 1, batch_size: int = BATCH
     return StickyPartitioner(batch_size, (filled if filled is not None else Open()).__getitem__, Random(seed))
 
 
-def stays(chosen: npt.NDArray[np.int32]) -> list[int]:
+def stays(partitions: npt.NDArray[np.int32]) -> list[int]:
     """How many rows each partition got before the next switch."""
-    starts = [0, *(np.flatnonzero(np.diff(chosen)) + 1).tolist(), len(chosen)]
+    starts = [0, *(np.flatnonzero(np.diff(partitions)) + 1).tolist(), len(partitions)]
     return [stop - start for start, stop in pairwise(starts)]
 
 
@@ -40,8 +40,8 @@ def stays(chosen: npt.NDArray[np.int32]) -> list[int]:
 
 
 def test_rows_stay_until_a_batch_is_full() -> None:
-    chosen = sticky().assign(sizes(*[100] * 2000), range(1000))
-    assert set(stays(chosen)) == {10}
+    partitions = sticky().assign(sizes(*[100] * 2000), range(1000))
+    assert set(stays(partitions)) == {10}
 
 
 def test_the_row_that_crosses_the_limit_still_stays() -> None:
@@ -50,13 +50,13 @@ def test_the_row_that_crosses_the_limit_still_stays() -> None:
 
 def test_a_partition_is_kept_over_calls() -> None:
     partitioner = sticky()
-    chosen = np.concatenate([partitioner.assign(sizes(100), range(1000)) for _ in range(30)])
-    assert stays(chosen) == [10, 10, 10]
+    partitions = np.concatenate([partitioner.assign(sizes(100), range(1000)) for _ in range(30)])
+    assert stays(partitions) == [10, 10, 10]
 
 
 def test_a_large_row_ends_the_stay_at_once() -> None:
-    chosen = sticky().assign(sizes(5000, 5000, 5000), range(1000))
-    assert len(set(chosen.tolist())) == 3
+    partitions = sticky().assign(sizes(5000, 5000, 5000), range(1000))
+    assert len(set(partitions.tolist())) == 3
 
 
 def test_every_partition_gets_its_share() -> None:
@@ -67,14 +67,14 @@ def test_every_partition_gets_its_share() -> None:
 def test_a_partition_whose_batch_is_partly_filled_keeps_rows_until_the_next_is_full() -> None:
     """KIP-794: switching in the middle of a batch would leave two small ones."""
     filled = Open(dict.fromkeys(range(1000), 400))
-    chosen = sticky(filled).assign(sizes(*[100] * 160), range(1000))
-    assert set(stays(chosen)) == {16}
+    partitions = sticky(filled).assign(sizes(*[100] * 160), range(1000))
+    assert set(stays(partitions)) == {16}
 
 
 def test_a_stay_is_never_longer_than_two_batches_nor_shorter_than_one() -> None:
     for level, expected in ((1, 20), (999, 11), (1000, 10), (7000, 10)):
-        chosen = sticky(Open(dict.fromkeys(range(1000), level))).assign(sizes(*[100] * 200), range(1000))
-        assert stays(chosen)[0] == expected
+        partitions = sticky(Open(dict.fromkeys(range(1000), level))).assign(sizes(*[100] * 200), range(1000))
+        assert stays(partitions)[0] == expected
 
 
 def test_a_partition_that_is_no_longer_available_is_left_at_the_next_call() -> None:
@@ -138,10 +138,10 @@ def test_only_one_partition_left_gets_everything() -> None:
 
 def test_rows_take_turns_over_all_calls() -> None:
     partitioner = RoundRobinPartitioner()
-    chosen = np.concatenate([partitioner.assign(rows, [0, 1, 2]) for rows in (2, 5, 0, 4)]).tolist()
-    assert all(later == (earlier + 1) % 3 for earlier, later in pairwise(chosen))
+    partitions = np.concatenate([partitioner.assign(rows, [0, 1, 2]) for rows in (2, 5, 0, 4)]).tolist()
+    assert all(later == (earlier + 1) % 3 for earlier, later in pairwise(partitions))
 
 
 def test_turns_go_over_the_partitions_that_are_available() -> None:
-    chosen = RoundRobinPartitioner().assign(8, [1, 4]).tolist()
-    assert Counter(chosen) == {1: 4, 4: 4}
+    partitions = RoundRobinPartitioner().assign(8, [1, 4]).tolist()
+    assert Counter(partitions) == {1: 4, 4: 4}

@@ -25,7 +25,7 @@ def batch_of(record_count: int = 1) -> ProducerBatch:
     return batch
 
 
-def sent(entry: PartitionSequences, record_count: int = 1) -> ProducerBatch:
+def batch_in_flight(entry: PartitionSequences, record_count: int = 1) -> ProducerBatch:
     """A batch that was given its number and is in flight."""
     batch = batch_of(record_count)
     batch.set_producer_state(entry.identity, entry.take_sequence(record_count))
@@ -94,7 +94,7 @@ def test_the_last_acknowledged_number_goes_on_beyond_the_wrap() -> None:
 @pytest.mark.parametrize("start", [0, 1000, MAX_SEQUENCE - 1, MAX_SEQUENCE])
 def test_in_flight_batches_stand_in_the_order_in_which_they_were_numbered(start: int) -> None:
     entry = entry_at(start)
-    batches = [sent(entry) for _ in range(5)]
+    batches = [batch_in_flight(entry) for _ in range(5)]
     assert entry.in_flight == batches
 
 
@@ -103,7 +103,7 @@ def test_in_flight_batches_stand_in_the_order_in_which_they_were_numbered(start:
 def test_a_batch_that_comes_back_takes_its_old_place(start: int, acknowledged: list[int]) -> None:
     """As the smaller batches of a split do. Numbers behind the last acknowledged one still are the first."""
     entry = entry_at(start)
-    batches = [sent(entry) for _ in range(5)]
+    batches = [batch_in_flight(entry) for _ in range(5)]
     for index in acknowledged:
         entry.acknowledge(batches[index].last_sequence)
         entry.remove_in_flight(batches[index])
@@ -116,7 +116,7 @@ def test_a_batch_that_comes_back_takes_its_old_place(start: int, acknowledged: l
 
 def test_removing_what_is_not_in_flight_changes_nothing() -> None:
     entry = entry_at()
-    batch = sent(entry)
+    batch = batch_in_flight(entry)
     entry.remove_in_flight(batch_of())
     entry.remove_in_flight(batch)
     entry.remove_in_flight(batch)
@@ -125,7 +125,7 @@ def test_removing_what_is_not_in_flight_changes_nothing() -> None:
 
 def test_a_new_epoch_numbers_everything_in_flight_from_0_in_its_order() -> None:
     entry = entry_at(MAX_SEQUENCE - 2)
-    batches = [sent(entry, count) for count in (2, 3, 4)]
+    batches = [batch_in_flight(entry, count) for count in (2, 3, 4)]
     entry.acknowledge(MAX_SEQUENCE - 3)
     entry.start_at_beginning(ProducerIdentity(1, 1))
     assert [(batch.identity.producer_epoch, batch.base_sequence) for batch in batches] == [(1, 0), (1, 2), (1, 5)]
@@ -144,7 +144,7 @@ def test_the_last_acknowledged_number_is_the_first_one_or_any_that_follows_it(ac
 
 def test_smaller_batches_come_before_what_was_sent_after_the_split_one() -> None:
     entry = entry_at(MAX_SEQUENCE // 2)
-    before, large, after = (sent(entry, 2) for _ in range(3))
+    before, large, after = (batch_in_flight(entry, 2) for _ in range(3))
     entry.remove_in_flight(large)
     smaller = [batch_of(), batch_of()]
     for number, each in enumerate(smaller):
@@ -155,7 +155,7 @@ def test_smaller_batches_come_before_what_was_sent_after_the_split_one() -> None
 
 def test_a_new_epoch_renumbers_what_is_in_flight_in_its_order() -> None:
     entry = entry_at(7)
-    batches = [sent(entry, 3), sent(entry, 2)]
+    batches = [batch_in_flight(entry, 3), batch_in_flight(entry, 2)]
     entry.start_at_beginning(ProducerIdentity(5, 6))
     assert entry.identity == (5, 6)
     assert [(*each.identity, each.base_sequence) for each in batches] == [(5, 6, 0), (5, 6, 3)]

@@ -31,10 +31,10 @@ def without_id() -> IdempotentSequencer:
 
 def sequencer(epoch: int = 0) -> IdempotentSequencer:
     """One that has its id, 7."""
-    found = without_id()
-    found.transition_to(SequencerState.INITIALIZING)
-    found.handle_identity(ProducerIdentity(7, epoch))
-    return found
+    idempotent_sequencer = without_id()
+    idempotent_sequencer.transition_to(SequencerState.INITIALIZING)
+    idempotent_sequencer.handle_identity(ProducerIdentity(7, epoch))
+    return idempotent_sequencer
 
 
 def batch_of(where: TopicPartition | None = None, records: int = 1) -> ProducerBatch:
