@@ -36,8 +36,8 @@ def client_of(
     broker: FakeBroker, make_requests: Callable[[ClusterAccess], RequestClient] = RequestClient, **options: object
 ) -> Iterator[TransactionClient]:
     """A client of the fake cluster; `make_requests` may make a RequestClient that errs or watches."""
-    given = {name.replace("_", "."): value for name, value in options.items()}
-    config = {"bootstrap.servers": broker.bootstrap_servers} | QUICK | given
+    overrides = {name.replace("_", "."): value for name, value in options.items()}
+    config = {"bootstrap.servers": broker.bootstrap_servers} | QUICK | overrides
     requests = make_requests(ClusterAccess(ProducerConfig.from_mapping(config)))
     with TransactionClient(config, requests=requests) as client:
         yield client

@@ -83,17 +83,17 @@ class ScriptedNetwork:
     def find_coordinator(self, request: ClientRequest) -> FindCoordinatorResponse:
         message = request.message
         assert isinstance(message, FindCoordinatorRequest)
-        found = [self.coordinator(key) for key in message.coordinator_keys]
+        coordinators = [self.coordinator(key) for key in message.coordinator_keys]
         if self.network.version_of(request) >= 4:
-            return FindCoordinatorResponse(coordinators=tuple(found))
-        (one,) = found
+            return FindCoordinatorResponse(coordinators=tuple(coordinators))
+        (one,) = coordinators
         return FindCoordinatorResponse(error_code=one.error_code, node_id=one.node_id, host=one.host, port=one.port)
 
     def coordinator(self, key: str) -> Coordinator:
         node_id = self.coordinators.get(key, 1)
         return Coordinator(key=key, node_id=node_id, host=f"broker{node_id}", port=9010 + node_id)
 
-    def sent(self, api_key: ApiKey) -> list[ClientRequest]:
+    def requests_of(self, api_key: ApiKey) -> list[ClientRequest]:
         return [request for request in self.network.sent if api_key == request.message.API_KEY]
 
 

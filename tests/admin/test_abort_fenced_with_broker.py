@@ -40,8 +40,11 @@ def test_fenced_ids_are_complete_and_can_be_fenced_again(client: TransactionClie
 def test_an_id_that_was_taken_meanwhile_is_left_alone(client: TransactionClient) -> None:
     prefix = f"P{uuid.uuid4().hex}-"
     fenced = client.fence([f"{prefix}0"])
-    taken = client.fence([f"{prefix}0"])
+    new_identities = client.fence([f"{prefix}0"])
     assert client.abort_fenced(fenced, f"{prefix}group")[f"{prefix}0"].end is not TransactionEnd.ENDED
-    (found,) = client.describe_transactions([f"{prefix}0"]).values()
-    assert found is not None
-    assert (found.state, (found.producer_id, found.producer_epoch)) == (TransactionState.EMPTY, taken[f"{prefix}0"])
+    (description,) = client.describe_transactions([f"{prefix}0"]).values()
+    assert description is not None
+    assert (description.state, (description.producer_id, description.producer_epoch)) == (
+        TransactionState.EMPTY,
+        new_identities[f"{prefix}0"],
+    )

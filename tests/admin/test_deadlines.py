@@ -71,8 +71,8 @@ def test_fencing_and_the_question_for_the_limit_of_brokers_share_the_time_out(
     config = DescribeConfigsResult(resource_type=ResourceType.BROKER, resource_name="0")
     net.script[ApiKey.DESCRIBE_CONFIGS] = just_in_time(net, lambda _: DescribeConfigsResponse(results=(config,)))
     net.script[ApiKey.INIT_PRODUCER_ID] = just_in_time(net, lambda _: InitProducerIdResponse(producer_id=1, producer_epoch=1))
-    sent = ends_in_time(net, lambda: client.fence(["P"], TIMEOUT_MS))
-    assert sent == [ApiKey.DESCRIBE_CONFIGS, ApiKey.FIND_COORDINATOR, ApiKey.INIT_PRODUCER_ID]
+    api_keys = ends_in_time(net, lambda: client.fence(["P"], TIMEOUT_MS))
+    assert api_keys == [ApiKey.DESCRIBE_CONFIGS, ApiKey.FIND_COORDINATOR, ApiKey.INIT_PRODUCER_ID]
 
 
 def test_the_steps_of_aborting_what_is_fenced_share_the_time_out(net: ScriptedNetwork, client: TransactionClient) -> None:
@@ -81,10 +81,10 @@ def test_the_steps_of_aborting_what_is_fenced_share_the_time_out(net: ScriptedNe
     net.script[ApiKey.ADD_OFFSETS_TO_TXN] = just_in_time(net, lambda _: AddOffsetsToTxnResponse())
     net.script[ApiKey.END_TXN] = just_in_time(net, lambda _: EndTxnResponse())
     outcomes = {}
-    sent = ends_in_time(
+    api_keys = ends_in_time(
         net, lambda: outcomes.update(client.abort_fenced({"P": ProducerIdentity(1, 1)}, "g", timeout_ms=TIMEOUT_MS))
     )
-    assert sent == [ApiKey.FIND_COORDINATOR, ApiKey.ADD_OFFSETS_TO_TXN, ApiKey.END_TXN]
+    assert api_keys == [ApiKey.FIND_COORDINATOR, ApiKey.ADD_OFFSETS_TO_TXN, ApiKey.END_TXN]
     assert outcomes["P"].end is TransactionEnd.FAILED
     assert isinstance(outcomes["P"].error, KafkaTimeoutError)
 
@@ -95,11 +95,11 @@ def test_both_ways_to_find_the_coordinators_share_the_time_out_of_a_listing(
     hidden = Errors.TOPIC_AUTHORIZATION_FAILED.number
     net.script[ApiKey.METADATA] = just_in_time(net, lambda request: leaders(request, error_code=hidden))
     net.script[ApiKey.FIND_COORDINATOR] = just_in_time(net, net.find_coordinator)
-    sent = ends_in_time(net, lambda: client.list_transactions("P", timeout_ms=TIMEOUT_MS))
-    assert sent == [ApiKey.METADATA, ApiKey.FIND_COORDINATOR]
+    api_keys = ends_in_time(net, lambda: client.list_transactions("P", timeout_ms=TIMEOUT_MS))
+    assert api_keys == [ApiKey.METADATA, ApiKey.FIND_COORDINATOR]
 
 
 def test_leaders_and_their_producers_share_the_time_out(net: ScriptedNetwork, client: TransactionClient) -> None:
     net.script[ApiKey.METADATA] = just_in_time(net, leaders)
-    sent = ends_in_time(net, lambda: client.describe_producers([TopicPartition("t", 0)], timeout_ms=TIMEOUT_MS))
-    assert sent == [ApiKey.METADATA, ApiKey.DESCRIBE_PRODUCERS]
+    api_keys = ends_in_time(net, lambda: client.describe_producers([TopicPartition("t", 0)], timeout_ms=TIMEOUT_MS))
+    assert api_keys == [ApiKey.METADATA, ApiKey.DESCRIBE_PRODUCERS]

@@ -35,9 +35,9 @@ def client(broker: FakeBroker) -> Iterator[TransactionClient]:
         yield client
 
 
-def producers(found: dict[int, ActiveProducer] | KafkaError) -> dict[int, ActiveProducer]:
-    assert not isinstance(found, KafkaError)
-    return found
+def producers(outcome: dict[int, ActiveProducer] | KafkaError) -> dict[int, ActiveProducer]:
+    assert not isinstance(outcome, KafkaError)
+    return outcome
 
 
 def test_each_leader_tells_the_producers_of_its_partitions(broker: FakeBroker, client: TransactionClient) -> None:
@@ -46,14 +46,16 @@ def test_each_leader_tells_the_producers_of_its_partitions(broker: FakeBroker, c
         writer.write(b"a", b"b", partition=index)
     other.write(b"c", partition=3)
     other.end(commit=True)
-    found = client.describe_producers([*map(partition, range(6)), partition(0)])
-    assert list(found) == list(map(partition, range(6)))
+    outcomes = client.describe_producers([*map(partition, range(6)), partition(0)])
+    assert list(outcomes) == list(map(partition, range(6)))
     mine = ActiveProducer(writer.epoch, 1, 0)
-    assert {index: producers(found[partition(index)])[writer.producer_id] for index in range(6)} == dict.fromkeys(range(6), mine)
-    ended = producers(found[partition(3)])[other.producer_id]
+    assert {index: producers(outcomes[partition(index)])[writer.producer_id] for index in range(6)} == dict.fromkeys(
+        range(6), mine
+    )
+    ended = producers(outcomes[partition(3)])[other.producer_id]
     assert (ended.producer_epoch, ended.last_sequence, ended.transaction_start_offset) == (other.epoch + 1, -1, None)
-    asked = broker.requests_of(ApiKey.DESCRIBE_PRODUCERS)
-    assert sorted(request.node_id for request in asked) == [0, 0, 1, 1, 2, 2]
+    requests = broker.requests_of(ApiKey.DESCRIBE_PRODUCERS)
+    assert sorted(request.node_id for request in requests) == [0, 0, 1, 1, 2, 2]
 
 
 def test_a_row_that_arrives_changes_what_describe_producers_returns(broker: FakeBroker, client: TransactionClient) -> None:
@@ -79,8 +81,8 @@ def test_a_leader_that_moves_meanwhile_is_followed(broker: FakeBroker, client: T
     client.describe_transactions(["P"])  # its own metadata is there
     broker.move_leader(TOPIC, 1, 2)
     broker.inject(Fault(ApiKey.METADATA, reply=old_leader))
-    found = client.describe_producers([partition(1)])
-    assert writer.producer_id in producers(found[partition(1)])
+    outcomes = client.describe_producers([partition(1)])
+    assert writer.producer_id in producers(outcomes[partition(1)])
     assert [request.node_id for request in broker.requests_of(ApiKey.DESCRIBE_PRODUCERS)] == [1, 2]
 
 
@@ -99,9 +101,9 @@ def test_a_partition_without_a_leader_is_waited_for(broker: FakeBroker, client: 
     client.describe_transactions(["P"])
     broker.move_leader(TOPIC, 1, -1)
     with when(broker, lambda: len(broker.requests_of(ApiKey.METADATA)) >= 6, lambda: broker.move_leader(TOPIC, 1, 0)):
-        found = client.describe_producers([partition(0), partition(1)])
-    assert producers(found[partition(0)]) == {}
-    assert writer.producer_id in producers(found[partition(1)])
+        outcomes = client.describe_producers([partition(0), partition(1)])
+    assert producers(outcomes[partition(0)]) == {}
+    assert writer.producer_id in producers(outcomes[partition(1)])
     assert len(broker.requests_of(ApiKey.DESCRIBE_PRODUCERS)) == 2  # what is known is not asked again
 
 
@@ -109,20 +111,20 @@ def test_a_partition_that_never_gets_a_leader_is_an_error_in_time_beside_the_oth
     broker: FakeBroker, client: TransactionClient
 ) -> None:
     broker.move_leader(TOPIC, 1, -1)
-    found = client.describe_producers([partition(0), partition(1)], timeout_ms=2_000)
-    assert producers(found[partition(0)]) == {}
-    assert isinstance(found[partition(1)], KafkaTimeoutError)
-    assert "DescribeProducers of partition t-1: it had no leader" in str(found[partition(1)])
+    outcomes = client.describe_producers([partition(0), partition(1)], timeout_ms=2_000)
+    assert producers(outcomes[partition(0)]) == {}
+    assert isinstance(outcomes[partition(1)], KafkaTimeoutError)
+    assert "DescribeProducers of partition t-1: it had no leader" in str(outcomes[partition(1)])
 
 
 def test_topics_and_partitions_that_do_not_exist_are_errors_at_once(broker: FakeBroker, client: TransactionClient) -> None:
-    found = client.describe_producers([partition(0), partition(6), TopicPartition("absent", 0)], timeout_ms=3_600_000)
-    assert producers(found[partition(0)]) == {}
+    outcomes = client.describe_producers([partition(0), partition(6), TopicPartition("absent", 0)], timeout_ms=3_600_000)
+    assert producers(outcomes[partition(0)]) == {}
     for name in (partition(6), TopicPartition("absent", 0)):
-        error = found[name]
+        error = outcomes[name]
         assert isinstance(error, BrokerError)
         assert error.error_code == Errors.UNKNOWN_TOPIC_OR_PARTITION.number
-    assert "t-6" in str(found[partition(6)])
+    assert "t-6" in str(outcomes[partition(6)])
     assert all(
         not request.message.allow_auto_topic_creation
         for request in broker.requests_of(ApiKey.METADATA)
@@ -133,14 +135,14 @@ def test_topics_and_partitions_that_do_not_exist_are_errors_at_once(broker: Fake
 def test_a_missing_permission_is_the_error_of_its_topic_alone(broker: FakeBroker, client: TransactionClient) -> None:
     broker.add_topic("hidden", 1)
     broker.fail_next(ApiKey.DESCRIBE_PRODUCERS, Errors.TOPIC_AUTHORIZATION_FAILED)
-    found = client.describe_producers([TopicPartition("hidden", 0)])
-    error = found[TopicPartition("hidden", 0)]
+    outcomes = client.describe_producers([TopicPartition("hidden", 0)])
+    error = outcomes[TopicPartition("hidden", 0)]
     assert isinstance(error, AuthorizationError)
     assert "Grant the user READ on the topic 'hidden'" in str(error)
     broker.topics["hidden"].error = Errors.TOPIC_AUTHORIZATION_FAILED
-    found = client.describe_producers([TopicPartition("hidden", 0), partition()])
-    assert isinstance(found[TopicPartition("hidden", 0)], AuthorizationError)
-    assert producers(found[partition()]) == {}
+    outcomes = client.describe_producers([TopicPartition("hidden", 0), partition()])
+    assert isinstance(outcomes[TopicPartition("hidden", 0)], AuthorizationError)
+    assert producers(outcomes[partition()]) == {}
 
 
 def test_lost_answers_are_asked_for_again(broker: FakeBroker, client: TransactionClient) -> None:
@@ -162,8 +164,8 @@ def test_other_producers_are_left_out_on_demand(broker: FakeBroker, client: Tran
     writers = [Writer(broker, f"P-{number}") for number in range(3)]
     for writer in writers:
         writer.write(b"a")
-    found = client.describe_producers([partition()], [writers[1].producer_id, 77])
-    assert list(producers(found[partition()])) == [writers[1].producer_id]
+    outcomes = client.describe_producers([partition()], [writers[1].producer_id, 77])
+    assert list(producers(outcomes[partition()])) == [writers[1].producer_id]
 
 
 def test_many_partitions_are_described(broker: FakeBroker, client: TransactionClient) -> None:

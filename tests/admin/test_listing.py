@@ -53,10 +53,10 @@ def test_ids_with_a_prefix_are_listed_from_all_brokers(cluster: Cluster, version
     for name in names + other_names:
         Writer(broker, name)
     with client_of(broker) as client:
-        listed = client.list_transactions(PREFIXED)
+        transactions = client.list_transactions(PREFIXED)
         assert len(client.list_transactions("")) == len(names + other_names)
-    assert [each.transactional_id for each in listed] == sorted(names)
-    assert {each.state for each in listed} == {TransactionState.EMPTY}
+    assert [each.transactional_id for each in transactions] == sorted(names)
+    assert {each.state for each in transactions} == {TransactionState.EMPTY}
     requests = broker.requests_of(ApiKey.LIST_TRANSACTIONS)
     assert {request.node_id for request in requests} == {0, 1, 2}
     patterns = {request.message.transactional_id_pattern for request in requests[:3]}
@@ -70,8 +70,8 @@ def test_only_ids_in_the_states_that_are_asked_for_are_listed(cluster: Cluster) 
     aborted.write(b"y")
     aborted.end(commit=False)
     with client_of(broker) as client:
-        listed = client.list_transactions("P-", {TransactionState.ONGOING, TransactionState.EMPTY})
-        assert listed == [
+        transactions = client.list_transactions("P-", {TransactionState.ONGOING, TransactionState.EMPTY})
+        assert transactions == [
             ListedTransaction("P-empty", empty.producer_id, "Empty"),
             ListedTransaction("P-open", open_.producer_id, "Ongoing"),
         ]
@@ -204,9 +204,9 @@ def test_a_list_by_questions_is_whole_as_long_as_no_leader_moves(cluster: Cluste
         for node_id, is_whole in ((0, True), (1, False), (1, True)):
             quick = client.whole_list_questions("P-", [TransactionState.EMPTY])
             assert quick is not None
-            found, nothing = client.ask_together(quick.listing, client.fetch_offsets_question({}, require_stable=False))
+            listing, nothing = client.ask_together(quick.listing, client.fetch_offsets_question({}, require_stable=False))
             broker.move_leader(TRANSACTION_LOG, 0, node_id)
-            assert [each.transactional_id for each in found.read_answer()] == ["P-x"]
+            assert [each.transactional_id for each in listing.read_answer()] == ["P-x"]
             assert nothing.read_answer() == {}
             assert client.ask(quick.is_whole) is is_whole
 

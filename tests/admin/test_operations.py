@@ -87,27 +87,27 @@ def verdict(operation: Operation[Any, Any], item: Any, error: ErrorCode) -> Any:
 def test_operations_of_the_package_are_all_tested() -> None:
     for module in pkgutil.iter_modules(admin.__path__, f"{admin.__name__}."):
         import_module(module.name)
-    found = {each for each in Operation.__subclasses__() if each.__module__.startswith(f"{admin.__name__}.")}
-    assert {type(operation) for operation, _ in OPERATIONS} == found
+    operation_types = {each for each in Operation.__subclasses__() if each.__module__.startswith(f"{admin.__name__}.")}
+    assert {type(operation) for operation, _ in OPERATIONS} == operation_types
 
 
 @pytest.mark.parametrize(("operation", "item"), OPERATIONS, ids=lambda value: type(value).__name__)
 def test_every_error_is_retried_or_is_named(operation: Operation[Any, Any], item: Any) -> None:
     for error in [*filter(None, ERROR_CODES.values()), UNKNOWN]:
-        found = verdict(operation, item, error)
-        if isinstance(found, EndOutcome):
-            assert found.end is not TransactionEnd.ENDED
-            found = found.error
-        if isinstance(found, RetryNeeded):
+        result = verdict(operation, item, error)
+        if isinstance(result, EndOutcome):
+            assert result.end is not TransactionEnd.ENDED
+            result = result.error
+        if isinstance(result, RetryNeeded):
             assert error.is_retriable
-            assert found.error == error
-        elif not isinstance(found, KafkaError):
-            assert found is (True if isinstance(operation, MayWriteToId) else None)
+            assert result.error == error
+        elif not isinstance(result, KafkaError):
+            assert result is (True if isinstance(operation, MayWriteToId) else None)
             assert (type(operation), error) in KNOWN_ANSWERS
         else:
             assert not error.is_retriable or (type(operation), error) in FINAL_THOUGH_RETRIABLE
-            assert found.condition == f"KAFKA_{error.name}"
-            assert operation.describe(item) in str(found)
+            assert result.condition == f"KAFKA_{error.name}"
+            assert operation.describe(item) in str(result)
 
 
 @pytest.mark.parametrize(("operation", "item"), OPERATIONS, ids=lambda value: type(value).__name__)
@@ -121,16 +121,16 @@ def test_every_error_is_retried_or_is_named(operation: Operation[Any, Any], item
     ids=str,
 )
 def test_a_missing_permission_is_named(operation: Operation[Any, Any], item: Any, error: ErrorCode, permission: str) -> None:
-    found = verdict(operation, item, error)
-    if isinstance(found, EndOutcome):
-        found = found.error
-    assert isinstance(found, AuthorizationError)
-    assert f"Grant the user {permission}" in found.message
+    result = verdict(operation, item, error)
+    if isinstance(result, EndOutcome):
+        result = result.error
+    assert isinstance(result, AuthorizationError)
+    assert f"Grant the user {permission}" in result.message
 
 
 def test_names_of_others_are_printed_on_one_line() -> None:
-    found = verdict(FenceProducer(1), "P\n2026 ERROR forged", Errors.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
-    assert len(str(found).splitlines()) == 1
+    error = verdict(FenceProducer(1), "P\n2026 ERROR forged", Errors.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
+    assert len(str(error).splitlines()) == 1
 
 
 def test_a_prefix_is_quoted_for_re2() -> None:

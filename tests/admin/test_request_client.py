@@ -55,11 +55,11 @@ def id_of(request: ClientRequest) -> str:
 
 
 def ended(net: ScriptedNetwork) -> list[tuple[str, int]]:
-    return [(id_of(request), request.node_id) for request in net.sent(ApiKey.END_TXN)]
+    return [(id_of(request), request.node_id) for request in net.requests_of(ApiKey.END_TXN)]
 
 
 def keys_asked_for(net: ScriptedNetwork) -> list[tuple[str, ...]]:
-    messages = [request.message for request in net.sent(ApiKey.FIND_COORDINATOR)]
+    messages = [request.message for request in net.requests_of(ApiKey.FIND_COORDINATOR)]
     return [message.coordinator_keys for message in messages if isinstance(message, FindCoordinatorRequest)]
 
 
@@ -153,7 +153,7 @@ def test_a_lost_answer_is_asked_for_again_of_the_coordinator_that_is_found_then(
 
 def test_a_broker_that_does_not_answer_in_time_is_asked_again() -> None:
     net = ScriptedNetwork(request_timeout_ms=1000, delivery_timeout_ms=2000)
-    net.script[ApiKey.END_TXN] = lambda _: None if len(net.sent(ApiKey.END_TXN)) == 1 else EndTxnResponse()
+    net.script[ApiKey.END_TXN] = lambda _: None if len(net.requests_of(ApiKey.END_TXN)) == 1 else EndTxnResponse()
     assert ask(net, "a") == ["a"]
     assert len(ended(net)) == 2
 
@@ -179,7 +179,7 @@ def test_several_requests_are_in_flight_per_connection_never_more_than_the_maxim
     waiting: list[int] = []
 
     def answer_when_full(request: ClientRequest) -> EndTxnResponse | None:
-        is_full = len(net.network.requests) == 8 or len(net.sent(ApiKey.END_TXN)) == 40
+        is_full = len(net.network.requests) == 8 or len(net.requests_of(ApiKey.END_TXN)) == 40
         waiting.append(len(net.network.requests))
         return EndTxnResponse() if is_full or request is not net.network.requests[0] else None
 
@@ -334,7 +334,7 @@ def test_questions_that_are_asked_together_have_an_answer_or_an_error_each(net: 
     assert (first.read_answer(), nothing.read_answer()) == ("A, C", 0)
     with pytest.raises(BrokerError, match="KAFKA_INVALID_TXN_STATE"):
         second.read_answer()
-    assert len(net.sent(ApiKey.END_TXN)) == 4
+    assert len(net.requests_of(ApiKey.END_TXN)) == 4
 
 
 def test_what_was_not_answered_in_time_is_named_together(net: ScriptedNetwork) -> None:
@@ -350,13 +350,13 @@ def test_what_was_not_answered_in_time_is_named_together(net: ScriptedNetwork) -
 # REFUSALS AND NONSENSE
 
 
-def found(*coordinators: Coordinator) -> FindCoordinatorResponse:
+def coordinator_response(*coordinators: Coordinator) -> FindCoordinatorResponse:
     return FindCoordinatorResponse(coordinators=coordinators)
 
 
 def test_a_key_that_may_not_be_looked_for_fails_alone_and_names_the_permission(net: ScriptedNetwork) -> None:
     denied = Coordinator(key="a", error_code=Errors.TRANSACTIONAL_ID_AUTHORIZATION_FAILED.number)
-    net.script[ApiKey.FIND_COORDINATOR] = answers(found(denied, net.coordinator("b")))
+    net.script[ApiKey.FIND_COORDINATOR] = answers(coordinator_response(denied, net.coordinator("b")))
     first, second = ask(net, "a", "b")
     assert isinstance(first, AuthorizationError)
     assert "Grant the user WRITE on the transactional id 'a'" in first.message
@@ -364,7 +364,7 @@ def test_a_key_that_may_not_be_looked_for_fails_alone_and_names_the_permission(n
 
 
 def test_a_group_that_may_not_be_looked_for_says_which_permission_is_missing(net: ScriptedNetwork) -> None:
-    net.script[ApiKey.FIND_COORDINATOR] = answers(found(Coordinator(key="g", error_code=30)))
+    net.script[ApiKey.FIND_COORDINATOR] = answers(coordinator_response(Coordinator(key="g", error_code=30)))
     (outcome,) = net.client.ask(asks("g", target=partial(CoordinatorKey, KeyType.GROUP)), TIMEOUT_MS)
     assert isinstance(outcome, AuthorizationError)
     assert "FindCoordinator of group g" in outcome.message
@@ -374,9 +374,12 @@ def test_a_group_that_may_not_be_looked_for_says_which_permission_is_missing(net
 @pytest.mark.parametrize(
     ("answer", "message"),
     [
-        (found(), "does not mention it"),
-        (found(Coordinator(key="other", node_id=1, host="h", port=1)), "does not mention it"),
-        (found(Coordinator(key="a", node_id=-1, host="h", port=1)), "the broker names a coordinator with the id -1"),
+        (coordinator_response(), "does not mention it"),
+        (coordinator_response(Coordinator(key="other", node_id=1, host="h", port=1)), "does not mention it"),
+        (
+            coordinator_response(Coordinator(key="a", node_id=-1, host="h", port=1)),
+            "the broker names a coordinator with the id -1",
+        ),
     ],
 )
 def test_an_answer_that_names_no_coordinator_is_an_error(net: ScriptedNetwork, answer: Message, message: str) -> None:
@@ -428,9 +431,9 @@ def listing(node_id: int) -> ListTransactionsResponse:
 
 def test_every_broker_is_asked_once(net: ScriptedNetwork) -> None:
     net.script[ApiKey.LIST_TRANSACTIONS] = lambda request: listing(request.node_id)
-    listed = net.client.ask_every_broker(ListTransactions(()), "", TIMEOUT_MS)
-    assert listed == {node_id: [ListedTransaction(f"of-{node_id}", 1, "Ongoing")] for node_id in range(3)}
-    assert sorted(request.node_id for request in net.sent(ApiKey.LIST_TRANSACTIONS)) == [0, 1, 2]
+    listings = net.client.ask_every_broker(ListTransactions(()), "", TIMEOUT_MS)
+    assert listings == {node_id: [ListedTransaction(f"of-{node_id}", 1, "Ongoing")] for node_id in range(3)}
+    assert sorted(request.node_id for request in net.requests_of(ApiKey.LIST_TRANSACTIONS)) == [0, 1, 2]
 
 
 def test_brokers_that_joined_since_the_last_call_are_asked_too(net: ScriptedNetwork) -> None:
@@ -452,9 +455,9 @@ def test_when_a_broker_goes_all_others_are_asked_again(net: ScriptedNetwork) -> 
         return None
 
     net.script[ApiKey.LIST_TRANSACTIONS] = answer
-    listed = net.client.ask_every_broker(ListTransactions(()), "", TIMEOUT_MS)
-    assert [each.transactional_id for answer in listed.values() for each in answer] == ["of-0", "of-1"]
-    assert sorted(request.node_id for request in net.sent(ApiKey.LIST_TRANSACTIONS)) == [0, 0, 1, 1, 2]
+    listings = net.client.ask_every_broker(ListTransactions(()), "", TIMEOUT_MS)
+    assert [each.transactional_id for answer in listings.values() for each in answer] == ["of-0", "of-1"]
+    assert sorted(request.node_id for request in net.requests_of(ApiKey.LIST_TRANSACTIONS)) == [0, 0, 1, 1, 2]
 
 
 def test_a_listed_broker_that_cannot_be_reached_is_an_error(net: ScriptedNetwork) -> None:

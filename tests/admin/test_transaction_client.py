@@ -432,9 +432,11 @@ def test_offsets_of_many_groups_are_fetched_from_their_coordinators(cluster: Clu
     with client_of(broker) as client:
         for number, group in enumerate(groups):
             client.commit_offsets(group, {partition(0): (number, f"rows={number}"), partition(1): (100 + number, "")})
-        named = client.fetch_offsets({group: [partition(0), partition(5)] for group in groups}, False)
+        named_offsets = client.fetch_offsets({group: [partition(0), partition(5)] for group in groups}, False)
         everything = client.fetch_offsets({"P-3": None, "nobody": None}, False)
-    assert named == {group: {partition(0): CommittedOffset(number, f"rows={number}")} for number, group in enumerate(groups)}
+    assert named_offsets == {
+        group: {partition(0): CommittedOffset(number, f"rows={number}")} for number, group in enumerate(groups)
+    }
     assert everything == {
         "P-3": {partition(0): CommittedOffset(3, "rows=3"), partition(1): CommittedOffset(103, "")},
         "nobody": {},
@@ -453,8 +455,8 @@ def test_offsets_of_an_open_transaction_are_waited_for_only_when_asked_to(cluste
         assert client.fetch_offsets({"g": [partition()]}, False) == {"g": {}}
         fetches = count(broker, ApiKey.OFFSET_FETCH)
         with when(broker, lambda: count(broker, ApiKey.OFFSET_FETCH) == fetches + 3, lambda: writer.end(commit=True) and None):
-            found = client.fetch_offsets({"g": [partition()], "other": [partition()]}, True)
-    assert found == {"g": {partition(): CommittedOffset(7, "rows=1")}, "other": {}}
+            offsets = client.fetch_offsets({"g": [partition()], "other": [partition()]}, True)
+    assert offsets == {"g": {partition(): CommittedOffset(7, "rows=1")}, "other": {}}
 
 
 def test_offsets_that_stay_unstable_are_an_error_that_names_the_group(cluster: Cluster) -> None:
@@ -581,8 +583,8 @@ def test_brokers_that_find_one_coordinator_at_a_time_will_do(cluster: Cluster, v
     ids = [f"P-{number}" for number in range(20)]
     with client_of(broker) as client:
         assert len(client.fence(ids)) == 20
-    asked = [request.message for request in broker.requests_of(ApiKey.FIND_COORDINATOR)]
-    assert sorted(message.key for message in asked if isinstance(message, FindCoordinatorRequest)) == sorted(ids)
+    messages = [request.message for request in broker.requests_of(ApiKey.FIND_COORDINATOR)]
+    assert sorted(message.key for message in messages if isinstance(message, FindCoordinatorRequest)) == sorted(ids)
 
 
 def test_several_requests_are_in_flight_on_one_connection(cluster: Cluster) -> None:

@@ -74,15 +74,15 @@ def test_what_a_task_left_open_is_committed_and_seen_and_an_orphan_is_fenced(
     prepared, _ = task.leave_open(0, 1, group=group)
     (orphan, orphan_producer), (idle, _) = task.leave_open(2), task.leave_open()
 
-    listed = client.list_transactions(prefix)
-    assert {each.transactional_id: each.state for each in listed} == {
+    transactions = client.list_transactions(prefix)
+    assert {each.transactional_id: each.state for each in transactions} == {
         prepared.transactional_id: TransactionState.ONGOING,
         orphan.transactional_id: TransactionState.ONGOING,
         idle.transactional_id: TransactionState.EMPTY,
     }
     open_ones = client.list_transactions(prefix, [TransactionState.ONGOING])
     assert len(open_ones) == 2
-    described = client.describe_transactions([each.transactional_id for each in listed] + [f"{prefix}never used"])
+    described = client.describe_transactions([each.transactional_id for each in transactions] + [f"{prefix}never used"])
     busy = described[prepared.transactional_id]
     assert busy is not None
     assert (busy.state, busy.producer_id, busy.producer_epoch) == ("Ongoing", prepared.producer_id, prepared.producer_epoch)
@@ -97,8 +97,8 @@ def test_what_a_task_left_open_is_committed_and_seen_and_an_orphan_is_fenced(
 
     for _ in range(3):  # a repetition is recognised, be the markers written or not
         assert client.end_transactions([prepared], True)[prepared.transactional_id].end is TransactionEnd.ENDED
-    found = client.fetch_offsets({group: [marker], f"{prefix}-nobody": None}, True)
-    assert found == {group: {marker: CommittedOffset(7, "rows=2;fp=abc")}, f"{prefix}-nobody": {}}
+    offsets = client.fetch_offsets({group: [marker], f"{prefix}-nobody": None}, True)
+    assert offsets == {group: {marker: CommittedOffset(7, "rows=2;fp=abc")}, f"{prefix}-nobody": {}}
 
     fenced = client.fence([orphan.transactional_id, idle.transactional_id])
     assert fenced[orphan.transactional_id].producer_epoch > orphan.producer_epoch
@@ -117,8 +117,8 @@ def test_offsets_are_kept_for_groups_without_members(topic: Topic, client: Trans
     first, second = TopicPartition(name, 0), TopicPartition(name, 1)
     for number, group in enumerate(groups):
         client.commit_offsets(group, {first: (number, "x" * 4096), second: (0, "ü" * number)})
-    found = client.fetch_offsets(dict.fromkeys(groups), True)
-    assert found == {
+    offsets = client.fetch_offsets(dict.fromkeys(groups), True)
+    assert offsets == {
         group: {first: CommittedOffset(number, "x" * 4096), second: CommittedOffset(0, "ü" * number)}
         for number, group in enumerate(groups)
     }
