@@ -240,8 +240,8 @@ def test_a_stream_needs_its_checkpoint(capsys: pytest.CaptureFixture[str]) -> No
 def test_a_stream_that_gets_the_names_of_a_batch_ends_before_spark_starts(capsys: pytest.CaptureFixture[str]) -> None:
     """Spark started, and the write failed with exit code 1."""
     arguments = ["--input-format", "rate", "--topic", "t", "--bootstrap-servers", "b:1", "--checkpoint", "c"]
-    named = ["--exactly-once", "p", "--option", "txnAppId=a", "--option", "txnversion=3"]
-    assert stream_to_kafka.main([*arguments, *named]) == 2
+    batch_arguments = ["--exactly-once", "p", "--option", "txnAppId=a", "--option", "txnversion=3"]
+    assert stream_to_kafka.main([*arguments, *batch_arguments]) == 2
     assert "txnAppId and txnVersion: only for df.write" in capsys.readouterr().err
 
 

@@ -150,9 +150,9 @@ def sample_spark_settings() -> dict[str, str]:
 
 
 def test_spark_knows_every_setting_of_the_sample(spark: SparkSession) -> None:
-    known: Any = spark._jvm
+    jvm: Any = spark._jvm
     spark.range(1).select(functions.udf(str, useArrow=False)("id")).collect()  # declares the settings of Python workers
-    find = known.org.apache.spark.internal.config.ConfigEntry.findEntry
+    find = jvm.org.apache.spark.internal.config.ConfigEntry.findEntry
     settings = sample_spark_settings()
     assert len(settings) >= 3
     if pyspark.__version__.startswith("4.0."):

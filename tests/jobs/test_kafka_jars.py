@@ -57,7 +57,7 @@ def test_jars_are_fetched_once(ivy: Path) -> None:
 
 
 @pytest.fixture
-def listed(tmp_path: Path, ivy: Path, monkeypatch: pytest.MonkeyPatch) -> Path:  # noqa: ARG001
+def listed_directory(tmp_path: Path, ivy: Path, monkeypatch: pytest.MonkeyPatch) -> Path:  # noqa: ARG001
     """The directory whose jar is listed with its checksum. It does not exist yet."""
     directory = fetch("thing", DEPENDENCIES)
     checksums = tmp_path / "checksums"
@@ -68,28 +68,30 @@ def listed(tmp_path: Path, ivy: Path, monkeypatch: pytest.MonkeyPatch) -> Path: 
     return directory
 
 
-def test_jars_that_are_listed_are_used_if_they_are_the_listed_ones(listed: Path) -> None:
+def test_jars_that_are_listed_are_used_if_they_are_the_listed_ones(listed_directory: Path) -> None:
     for _ in range(2):
-        assert fetch("thing", DEPENDENCIES) == listed
+        assert fetch("thing", DEPENDENCIES) == listed_directory
 
 
 @pytest.mark.parametrize("change", ["written", "added", "removed"])
-def test_jars_that_somebody_has_changed_are_not_started(listed: Path, change: str) -> None:
+def test_jars_that_somebody_has_changed_are_not_started(listed_directory: Path, change: str) -> None:
     """Nothing was checked after the fetch: what another process wrote into the cache ran at the next start."""
     fetch("thing", DEPENDENCIES)
     if change == "removed":
-        (listed / "thing-1.0.jar").unlink()
+        (listed_directory / "thing-1.0.jar").unlink()
     else:
-        (listed / ("thing-1.0.jar" if change == "written" else "a.jar")).write_text("other")
+        (listed_directory / ("thing-1.0.jar" if change == "written" else "a.jar")).write_text("other")
     with pytest.raises(ToolError, match=r"1 differ, such as .*: delete it to have them fetched again"):
         fetch("thing", DEPENDENCIES)
 
 
-def test_jars_that_another_process_has_fetched_meanwhile_are_checked(listed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_jars_that_another_process_has_fetched_meanwhile_are_checked(
+    listed_directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     @contextlib.contextmanager
     def other_process_has_the_lock(*_: object) -> Iterator[None]:
-        listed.mkdir()
-        (listed / "thing-1.0.jar").write_text("other")
+        listed_directory.mkdir()
+        (listed_directory / "thing-1.0.jar").write_text("other")
         yield
 
     monkeypatch.setattr(kafka_jars, "file_lock", other_process_has_the_lock)
@@ -97,11 +99,11 @@ def test_jars_that_another_process_has_fetched_meanwhile_are_checked(listed: Pat
         fetch("thing", DEPENDENCIES)
 
 
-def test_jars_that_a_repository_has_changed_are_not_kept(listed: Path, ivy: Path) -> None:
+def test_jars_that_a_repository_has_changed_are_not_kept(listed_directory: Path, ivy: Path) -> None:
     ivy.write_text(IVY.replace("echo jar", "echo other"))
     with pytest.raises(ToolError, match=r"such as thing-1\.0\.jar"):
         fetch("thing", DEPENDENCIES)
-    assert not listed.exists()
+    assert not listed_directory.exists()
 
 
 def test_the_jars_that_jobs_and_tests_start_by_default_are_listed() -> None:
@@ -115,14 +117,14 @@ def test_the_jars_that_jobs_and_tests_start_by_default_are_listed() -> None:
 def test_two_fetches_at_once_fetch_once(ivy: Path) -> None:
     count = ivy.parent / "count"
     ivy.write_text(IVY + f"echo x >> {count}\n")
-    found: list[Path] = []
-    threads = [threading.Thread(target=lambda: found.append(fetch("thing", DEPENDENCIES))) for _ in range(4)]
+    directories: list[Path] = []
+    threads = [threading.Thread(target=lambda: directories.append(fetch("thing", DEPENDENCIES))) for _ in range(4)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join(60)
-    assert len(found) == 4
-    assert len(set(found)) == 1
+    assert len(directories) == 4
+    assert len(set(directories)) == 1
     assert count.read_text() == "x\n"
 
 

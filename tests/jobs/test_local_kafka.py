@@ -70,7 +70,7 @@ class Running(LocalKafka):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "named"),
+    ("arguments", "options"),
     [
         (["--port", "9093"], "--port"),
         (["--brokers", "3"], "--brokers"),
@@ -81,14 +81,14 @@ class Running(LocalKafka):
     ],
 )
 def test_what_a_broker_that_runs_already_does_not_have_is_an_error(
-    arguments: list[str], named: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    arguments: list[str], options: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """--port, --heap and --set were ignored without a word while another broker ran."""
     monkeypatch.setattr(LocalKafka, "load", lambda _: Running(9092))
     assert main(["start", *arguments]) == 1
     said = capsys.readouterr().err
     assert said.startswith(
-        f"local_kafka: error: A broker runs already at 127.0.0.1:9092, with another {named}: stop it first, or"
+        f"local_kafka: error: A broker runs already at 127.0.0.1:9092, with another {options}: stop it first, or"
     )
     for same in (
         [],

@@ -71,7 +71,7 @@ def manual_time(monkeypatch: pytest.MonkeyPatch) -> ManualTime:
     return manual_time
 
 
-def interrupt(*_arguments: object, **_named: object) -> NoReturn:
+def interrupt(*_arguments: object, **_keywords: object) -> NoReturn:
     raise KeyboardInterrupt
 
 
@@ -176,7 +176,7 @@ def test_a_damaged_cluster_id_is_one_sentence(text: str, tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize(
-    ("taken", "act"),
+    ("file_name", "act"),
     [
         ("lock", LocalKafka.start),
         ("node-1.properties", LocalKafka.start),
@@ -186,12 +186,14 @@ def test_a_damaged_cluster_id_is_one_sentence(text: str, tmp_path: Path) -> None
     ],
 )
 @pytest.mark.usefixtures("idle_brokers")
-def test_a_file_that_cannot_be_written_is_one_sentence(taken: str, act: Callable[[LocalKafka], object], tmp_path: Path) -> None:
+def test_a_file_that_cannot_be_written_is_one_sentence(
+    file_name: str, act: Callable[[LocalKafka], object], tmp_path: Path
+) -> None:
     """A directory stands in its place. Without permission, or on a full disk, there was a traceback as well."""
-    (tmp_path / "kafka" / taken).mkdir(parents=True)
+    (tmp_path / "kafka" / file_name).mkdir(parents=True)
     cluster = LocalKafka(tmp_path / "kafka")
     cluster._assign_ports()
-    with pytest.raises(ToolError, match=rf"^A file of the broker in \S+ cannot be used \(.*{taken}'\): make it writable,"):
+    with pytest.raises(ToolError, match=rf"^A file of the broker in \S+ cannot be used \(.*{file_name}'\): make it writable,"):
         act(cluster)
 
 

@@ -171,8 +171,8 @@ def _shell(command: str, path: Path, **environment: str) -> subprocess.Completed
     tools = path / "tools"
     tools.mkdir()
     for tool in ("bash", "sed", "head", "cat", "rm", "cksum"):
-        found = next(Path(d) / tool for d in ("/bin", "/usr/bin") if (Path(d) / tool).exists())
-        (tools / tool).symlink_to(found)
+        tool_path = next(Path(d) / tool for d in ("/bin", "/usr/bin") if (Path(d) / tool).exists())
+        (tools / tool).symlink_to(tool_path)
     return subprocess.run(
         [str(tools / "bash"), "-c", f". {ROOT}/jobs/environment.sh; {command}"],
         env={"PATH": f"{path}:{tools}", **environment},

@@ -174,9 +174,9 @@ def test_very_many_failures_are_not_all_shown(capsys: pytest.CaptureFixture[str]
 
 def test_the_warning_about_missing_brokers_says_how_long_tasks_wait(capsys: pytest.CaptureFixture[str]) -> None:
     ended = threading.Event()
-    with socket.socket() as taken:  # bound and not listening: connections are refused
-        taken.bind(("127.0.0.1", 0))
-        servers = [taken.getsockname()]
+    with socket.socket() as bound_socket:  # bound and not listening: connections are refused
+        bound_socket.bind(("127.0.0.1", 0))
+        servers = [bound_socket.getsockname()]
         warning = threading.Thread(target=spark_job.warn_of_missing_brokers, args=(servers, 60_000, 4, ended, 0))
         warning.start()
         until_said = threading.Event()
