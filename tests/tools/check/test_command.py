@@ -56,8 +56,8 @@ class Checked:
         return [each for each in self.results if each["check"] == check and light in ("", each["result"])]
 
     def one(self, check: str, light: str = "") -> dict[str, Any]:
-        (found,) = self.of(check, light)
-        return found
+        (result,) = self.of(check, light)
+        return result
 
     def lights(self) -> set[str]:
         return {each["result"] for each in self.results}
@@ -75,9 +75,9 @@ def run(capfd: pytest.CaptureFixture[str]) -> Any:
     return run_check
 
 
-def options(**given: str) -> list[str]:
+def options(**properties: str) -> list[str]:
     """As network_config: security_protocol="SSL" is --option kafka.security.protocol=SSL."""
-    return [word for name, value in given.items() for word in ("--option", f"kafka.{name.replace('_', '.')}={value}")]
+    return [word for name, value in properties.items() for word in ("--option", f"kafka.{name.replace('_', '.')}={value}")]
 
 
 def login(password: str) -> list[str]:
@@ -93,20 +93,20 @@ def login(password: str) -> list[str]:
 
 
 def test_a_check_of_a_cluster_in_order_is_green_and_writes_nothing(broker: FakeBroker, run: Any) -> None:
-    found = run(broker.bootstrap_servers, "--exactly-once", "P")
-    assert (found.code, found.lights(), found.last["result"]) == (0, {"green"}, "green")
+    outcome = run(broker.bootstrap_servers, "--exactly-once", "P")
+    assert (outcome.code, outcome.lights(), outcome.last["result"]) == (0, {"green"}, "green")
     checks = ["name", "broker", "broker", "version", "cluster", "topic", "leaders", "replicas", "size", "compression"]
     checks += ["permission", "permission", "transactional ids", "groups", "transaction time", "leftovers"]
-    assert [each["check"] for each in found.results] == checks
+    assert [each["check"] for each in outcome.results] == checks
     for writing in (ApiKey.INIT_PRODUCER_ID, ApiKey.PRODUCE, ApiKey.ADD_PARTITIONS_TO_TXN, ApiKey.OFFSET_COMMIT):
         assert broker.requests_of(writing) == []
     assert broker.transactions.transactions == {}
 
 
 def test_brokers_that_only_others_tell_of_are_reached_too(broker: FakeBroker, run: Any) -> None:
-    found = run(broker.bootstrap_servers.split(",")[0])
-    assert {each["found"] for each in found.of("broker")} == {"accepts connections; id 0", "accepts connections; id 1"}
-    assert found.code == 0
+    outcome = run(broker.bootstrap_servers.split(",")[0])
+    assert {each["found"] for each in outcome.of("broker")} == {"accepts connections; id 0", "accepts connections; id 1"}
+    assert outcome.code == 0
 
 
 def test_the_first_line_says_from_where_it_looks(broker: FakeBroker, capfd: pytest.CaptureFixture[str]) -> None:
@@ -160,27 +160,27 @@ def free_port() -> int:
 
 
 def test_no_broker_at_the_port_is_red_and_nothing_else_is_asked(run: Any) -> None:
-    found = run(f"127.0.0.1:{free_port()}")
-    refused = found.one("broker")
-    assert (found.code, refused["result"]) == (1, "red")
+    outcome = run(f"127.0.0.1:{free_port()}")
+    refused = outcome.one("broker")
+    assert (outcome.code, refused["result"]) == (1, "red")
     assert "Connection refused" in refused["found"]
     assert "bootstrap.servers" in refused["remedy"]
-    assert found.one("topic")["result"] == "yellow"
+    assert outcome.one("topic")["result"] == "yellow"
 
 
 def test_a_bootstrap_server_that_is_stopped_is_yellow_while_another_answers(broker: FakeBroker, run: Any) -> None:
     servers = broker.bootstrap_servers
     broker.stop_node(1)
-    found = run(servers)
-    assert (found.code, len(found.of("broker", "yellow")), found.last["yellow"]) == (0, 1, 1)
+    outcome = run(servers)
+    assert (outcome.code, len(outcome.of("broker", "yellow")), outcome.last["yellow"]) == (0, 1, 1)
     assert run(servers, "--strict").code == 1
 
 
 def test_a_name_that_brokers_tell_and_nobody_knows_is_red(broker: FakeBroker, run: Any) -> None:
     broker.hosts[1] = "no-such-host.invalid"
-    found = run(broker.bootstrap_servers.split(",")[0])
-    name = found.one("name", "red")
-    assert (found.code, name["subject"]) == (1, f"no-such-host.invalid:{broker.nodes[1].port}")
+    outcome = run(broker.bootstrap_servers.split(",")[0])
+    name = outcome.one("name", "red")
+    assert (outcome.code, name["subject"]) == (1, f"no-such-host.invalid:{broker.nodes[1].port}")
     assert "advertised.listeners" in name["remedy"]
 
 
@@ -196,24 +196,24 @@ def test_names_that_brokers_tell_are_printed_on_one_line(broker: FakeBroker, cap
 def test_servers_of_two_clusters_are_red(broker: FakeBroker, run: Any) -> None:
     with FakeBroker(topics={TOPIC: 1}) as other:
         other.cluster_id = "another"
-        found = run(f"{broker.bootstrap_servers},{other.bootstrap_servers}")
-    assert found.one("cluster")["result"] == "red"
-    assert found.code == 1
+        outcome = run(f"{broker.bootstrap_servers},{other.bootstrap_servers}")
+    assert outcome.one("cluster")["result"] == "red"
+    assert outcome.code == 1
 
 
 def test_a_server_that_never_answers_ends_in_time(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(inspection, "SERVERS_END_MS", 500)
     with socket.create_server(("127.0.0.1", 0)) as mute:
-        found = run(f"127.0.0.1:{mute.getsockname()[1]}")
-    assert "ApiVersions was not answered in time" in found.one("version", "red")["found"]
-    assert found.code == 1
+        outcome = run(f"127.0.0.1:{mute.getsockname()[1]}")
+    assert "ApiVersions was not answered in time" in outcome.one("version", "red")["found"]
+    assert outcome.code == 1
 
 
 def test_brokers_that_stop_answering_end_in_time(broker: FakeBroker, run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(inspection, "ASKS_END_MS", 1_500)
     broker.hold_next(ApiKey.DESCRIBE_CONFIGS, times=50)
-    found = run(broker.bootstrap_servers)
-    assert [each for each in found.results if "[KAFKA_TIMEOUT]" in each["found"]]
+    outcome = run(broker.bootstrap_servers)
+    assert [each for each in outcome.results if "[KAFKA_TIMEOUT]" in each["found"]]
 
 
 def test_a_look_up_that_hangs_ends_in_time() -> None:
@@ -239,9 +239,9 @@ def test_the_next_address_of_a_name_is_tried(broker: FakeBroker) -> None:
 
     clock = Clock()
     servers = [("both", broker.nodes[0].port)]
-    (found,) = make_contacts(servers, clock.now_ms() + 20_000, network_config(), None, clock, resolve_host)
-    assert found.stage is Stage.DONE
-    assert found.unreached_addresses == (f"{closed}: [Errno 111] Connection refused",)
+    (contact,) = make_contacts(servers, clock.now_ms() + 20_000, network_config(), None, clock, resolve_host)
+    assert contact.stage is Stage.DONE
+    assert contact.unreached_addresses == (f"{closed}: [Errno 111] Connection refused",)
 
 
 # TLS AND LOGINS
@@ -261,9 +261,9 @@ def trust(tmp_path: Path) -> list[str]:
 
 def test_tls_is_shown_with_chain_and_days(broker: FakeBroker, trust: list[str], run: Any) -> None:
     secured(broker)
-    found = run(broker.bootstrap_servers, *trust)
-    tls = found.one("TLS")
-    assert (found.code, tls["result"], len(tls["also"])) == (0, "yellow", 1)  # it is valid for a day
+    outcome = run(broker.bootstrap_servers, *trust)
+    tls = outcome.one("TLS")
+    assert (outcome.code, tls["result"], len(tls["also"])) == (0, "yellow", 1)  # it is valid for a day
     for part in ("TLSv1.3", "broker-1 < ca for localhost, 127.0.0.1", "0 days left", "its name matches"):
         assert part in tls["found"]
 
@@ -280,15 +280,15 @@ def test_a_certificate_that_is_not_accepted_is_shown(
     broker: FakeBroker, trust: list[str], run: Any, how: dict[str, Any], says: str
 ) -> None:
     secured(broker, **how)
-    found = run(broker.bootstrap_servers, *trust)
-    assert found.code == 1
-    assert says in found.of("TLS", "red")[0]["found"]
+    outcome = run(broker.bootstrap_servers, *trust)
+    assert outcome.code == 1
+    assert says in outcome.of("TLS", "red")[0]["found"]
     assert broker.requests == []  # a broker that is not the one that it claims to be gets no request
 
 
 def test_tls_with_a_listener_that_has_none_is_red(broker: FakeBroker, trust: list[str], run: Any) -> None:
-    found = run(broker.bootstrap_servers, *trust)
-    assert "this listener does not speak TLS" in found.one("TLS", "red")["found"]
+    outcome = run(broker.bootstrap_servers, *trust)
+    assert "this listener does not speak TLS" in outcome.one("TLS", "red")["found"]
 
 
 def test_a_login_names_the_user_and_a_wrong_password_is_red(run: Any) -> None:
@@ -303,9 +303,9 @@ def test_a_login_names_the_user_and_a_wrong_password_is_red(run: Any) -> None:
 
 def test_a_listener_that_demands_a_login_is_shown_with_its_mechanisms(run: Any) -> None:
     with FakeBroker(topics={TOPIC: 1}, users={"me": "right"}) as broker:
-        found = run(broker.bootstrap_servers)
-    assert "demands a login" in found.one("login", "red")["found"]
-    assert "SCRAM-SHA-256" in found.one("login")["found"]
+        outcome = run(broker.bootstrap_servers)
+    assert "demands a login" in outcome.one("login", "red")["found"]
+    assert "SCRAM-SHA-256" in outcome.one("login")["found"]
 
 
 def test_a_login_at_a_listener_without_any_is_red(broker: FakeBroker, run: Any) -> None:
@@ -316,33 +316,33 @@ def test_a_login_at_a_listener_without_any_is_red(broker: FakeBroker, run: Any) 
 
 
 def test_a_missing_topic_is_red(broker: FakeBroker, run: Any) -> None:
-    found = run(broker.bootstrap_servers, "--write", topic="ordres")
-    assert (found.code, found.one("topic", "red")["subject"]) == (1, "ordres")
-    assert "not tried" in found.one("write", "yellow")["found"]
+    outcome = run(broker.bootstrap_servers, "--write", topic="ordres")
+    assert (outcome.code, outcome.one("topic", "red")["subject"]) == (1, "ordres")
+    assert "not tried" in outcome.one("write", "yellow")["found"]
     assert "ordres" not in broker.topics
 
 
 def test_a_missing_topic_that_brokers_create_is_yellow(run: Any) -> None:
     with FakeBroker(topics={}, auto_create_partitions=1) as broker:
-        found = run(broker.bootstrap_servers)
-        assert (found.code, found.one("topic")["result"]) == (0, "yellow")
+        outcome = run(broker.bootstrap_servers)
+        assert (outcome.code, outcome.one("topic")["result"]) == (0, "yellow")
         assert broker.topics == {}
 
 
 def test_too_few_replicas_in_sync_are_red(broker: FakeBroker, run: Any) -> None:
     broker.topics[TOPIC].settings["min.insync.replicas"] = "2"
     broker.topics[TOPIC].partitions[0].replicas = (0, 1)
-    found = run(broker.bootstrap_servers)
-    assert "too few for 3 partitions: 1, 2, 3" in found.one("replicas", "red")["found"]
+    outcome = run(broker.bootstrap_servers)
+    assert "too few for 3 partitions: 1, 2, 3" in outcome.one("replicas", "red")["found"]
 
 
 def test_the_topics_for_markers_and_dead_letters_are_checked_too(broker: FakeBroker, run: Any) -> None:
     more = ["--exactly-once", "P", "--option", "markerTopic=markers"]
     more += ["--option", "onRecordTooLarge=deadLetter", "--option", "deadLetterTopic=dead"]
     broker.add_topic("markers", 1).operations = 1 << AclOperation.WRITE
-    found = run(broker.bootstrap_servers, *more)
-    assert found.one("topic", "red")["subject"] == "dead"
-    denied = found.one("permission", "red")
+    outcome = run(broker.bootstrap_servers, *more)
+    assert outcome.one("topic", "red")["subject"] == "dead"
+    denied = outcome.one("permission", "red")
     assert (denied["subject"], denied["found"]) == ("markers", "no READ, for the offsets of markers")
 
 
@@ -367,9 +367,9 @@ def test_a_permission_that_is_denied_is_red(
         broker.topics[TOPIC].error = error
     else:
         broker.fail_next(api_key, error)
-    found = run(broker.bootstrap_servers, "--exactly-once", "P")
-    assert says in found.one(check, "red")["found"]
-    assert found.code == 1
+    outcome = run(broker.bootstrap_servers, "--exactly-once", "P")
+    assert says in outcome.one(check, "red")["found"]
+    assert outcome.code == 1
 
 
 def test_a_group_without_read_is_red(broker: FakeBroker, run: Any) -> None:
@@ -381,22 +381,22 @@ def test_open_transactions_of_the_prefix_are_yellow(broker: FakeBroker, run: Any
     broker.add_topic("t", 1)
     for name in ("P-q-0-0", "P-2-q-0-0"):
         assert not Writer(broker, name).write(b"row")
-    found = run(broker.bootstrap_servers, "--exactly-once", "P").one("leftovers")
-    assert (found["result"], found["found"].partition(",")[0]) == ("yellow", "1 open transaction")
+    leftovers = run(broker.bootstrap_servers, "--exactly-once", "P").one("leftovers")
+    assert (leftovers["result"], leftovers["found"].partition(",")[0]) == ("yellow", "1 open transaction")
 
 
 # WRITE
 
 
 def test_write_sends_one_record(broker: FakeBroker, run: Any) -> None:
-    found = run(broker.bootstrap_servers, "--write")
-    assert (found.code, "one record is written" in found.one("write")["found"]) == (0, True)
+    outcome = run(broker.bootstrap_servers, "--write")
+    assert (outcome.code, "one record is written" in outcome.one("write")["found"]) == (0, True)
     assert broker.values(TOPIC) == [b"One record of `pykafka-sink check --write`."]
 
 
 def test_write_with_exactly_once_is_aborted_under_an_id_of_its_own(broker: FakeBroker, run: Any) -> None:
-    found = run(broker.bootstrap_servers, "--write", "--exactly-once", "P")
-    assert (found.code, "that was aborted" in found.one("write")["found"]) == (0, True)
+    outcome = run(broker.bootstrap_servers, "--write", "--exactly-once", "P")
+    assert (outcome.code, "that was aborted" in outcome.one("write")["found"]) == (0, True)
     assert len(broker.values(TOPIC)) == 1
     assert broker.committed_values(TOPIC) == []
     assert {name: each.state for name, each in broker.transactions.transactions.items()} == {"P-check": State.COMPLETE_ABORT}
@@ -406,8 +406,8 @@ def test_write_with_exactly_once_is_aborted_under_an_id_of_its_own(broker: FakeB
 
 def test_a_record_that_is_rejected_is_red(broker: FakeBroker, run: Any) -> None:
     broker.fail_next(ApiKey.PRODUCE, Errors.TOPIC_AUTHORIZATION_FAILED)
-    found = run(broker.bootstrap_servers, "--write", "--exactly-once", "P")
-    assert "[KAFKA_TOPIC_AUTHORIZATION_FAILED]" in found.one("write", "red")["found"]
+    outcome = run(broker.bootstrap_servers, "--write", "--exactly-once", "P")
+    assert "[KAFKA_TOPIC_AUTHORIZATION_FAILED]" in outcome.one("write", "red")["found"]
     assert broker.transactions.transactions["P-check"].state in (State.EMPTY, State.COMPLETE_ABORT)
 
 
@@ -421,8 +421,8 @@ def test_a_record_counts_only_if_brokers_acknowledge_it(broker: FakeBroker, run:
     """With acks=0 a record that no broker had was green, at offset -1."""
     monkeypatch.setattr(inspection, "RECORD_END_MS", 2_000)
     broker.drop_next(ApiKey.PRODUCE, times=50)
-    found = run(broker.bootstrap_servers, "--write", *options(acks="0", enable_idempotence="false"))
-    assert found.one("write")["result"] == "red"
+    outcome = run(broker.bootstrap_servers, "--write", *options(acks="0", enable_idempotence="false"))
+    assert outcome.one("write")["result"] == "red"
     assert broker.values(TOPIC) == []
 
 
@@ -431,7 +431,7 @@ def transaction_times(broker: FakeBroker) -> list[int]:
 
 
 @pytest.mark.parametrize(
-    ("limit_ms", "given", "times_ms"),
+    ("limit_ms", "properties", "times_ms"),
     [
         ("900000", {}, [60_000]),
         ("900000", {"transaction_timeout_ms": "800000"}, [60_000]),
@@ -442,19 +442,19 @@ def transaction_times(broker: FakeBroker) -> list[int]:
     ],
 )
 def test_the_transaction_of_a_check_is_short(
-    broker: FakeBroker, run: Any, limit_ms: str, given: dict[str, str], times_ms: list[int], monkeypatch: pytest.MonkeyPatch
+    broker: FakeBroker, run: Any, limit_ms: str, properties: dict[str, str], times_ms: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whoever interrupts the check leaves it open. Where the limit is not told, the write's own time is tried first."""
     monkeypatch.setattr(inspection, "number_in_setting", lambda _answer: int(limit_ms) if limit_ms else None)
-    found = run(broker.bootstrap_servers, "--write", "--exactly-once", "P", *options(**given))
-    assert found.one("write")["result"] == "green"
+    outcome = run(broker.bootstrap_servers, "--write", "--exactly-once", "P", *options(**properties))
+    assert outcome.one("write")["result"] == "green"
     assert transaction_times(broker) == times_ms
 
 
 def test_a_time_that_brokers_do_not_accept_is_red(broker: FakeBroker, run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(inspection, "number_in_setting", lambda _answer: None)
-    given = options(transaction_timeout_ms="1000000")
-    assert run(broker.bootstrap_servers, "--write", "--exactly-once", "P", *given).one("write")["result"] == "red"
+    timeout_option = options(transaction_timeout_ms="1000000")
+    assert run(broker.bootstrap_servers, "--write", "--exactly-once", "P", *timeout_option).one("write")["result"] == "red"
     assert broker.requests_of(ApiKey.PRODUCE) == []
 
 

@@ -39,19 +39,19 @@ def contact(stage: Stage, error: KafkaError | None = None, host: str = "kafka", 
     return Contact(host, 9092, stage, error, durations_ms=took_ms, failed_stage_ms=5_000, **fields)
 
 
-def judged(found: Contact, servers: Servers = ALONE, **options: object) -> dict[str, CheckResult]:
+def judged(server_contact: Contact, servers: Servers = ALONE, **options: object) -> dict[str, CheckResult]:
     config = network_config(**options)
-    results = judge_contacts([found], servers, config, NOW_S, is_exactly_once=True)
+    results = judge_contacts([server_contact], servers, config, NOW_S, is_exactly_once=True)
     assert len({each.check for each in results}) == len(results)
     return {each.check: each for each in results}
 
 
 def test_a_server_that_answers_everything_is_green() -> None:
-    found = judged(contact(Stage.DONE), security_protocol="PLAINTEXT")
-    assert list(found) == ["name", "broker", "version"]
-    assert {each.light for each in found.values()} == {Light.GREEN}
-    assert found["name"].finding == "is 10.0.0.1"
-    assert found["broker"].ms == 7
+    results = judged(contact(Stage.DONE), security_protocol="PLAINTEXT")
+    assert list(results) == ["name", "broker", "version"]
+    assert {each.light for each in results.values()} == {Light.GREEN}
+    assert results["name"].finding == "is 10.0.0.1"
+    assert results["broker"].ms == 7
 
 
 @pytest.mark.parametrize(
@@ -85,9 +85,9 @@ def test_what_comes_after_a_failure_is_not_judged() -> None:
 
 
 def test_a_login_that_a_plain_client_lacks_is_shown_as_a_login() -> None:
-    found = judged(contact(Stage.METADATA, AuthenticationError("this listener demands a login")))
-    assert found["login"].light is Light.RED
-    assert "demands a login" in found["login"].finding
+    results = judged(contact(Stage.METADATA, AuthenticationError("this listener demands a login")))
+    assert results["login"].light is Light.RED
+    assert "demands a login" in results["login"].finding
 
 
 def test_a_certificate_of_ours_that_is_rejected_late_is_shown_as_tls() -> None:
@@ -185,7 +185,7 @@ def versions(
 
 
 @pytest.mark.parametrize(
-    ("ranges", "level", "told"),
+    ("ranges", "level", "text"),
     [
         ({}, 30, "Kafka 4.3"),
         ({}, 31, "newer than Kafka 4.3"),
@@ -200,9 +200,9 @@ def versions(
         ({ApiKey.PRODUCE: 3}, None, "Kafka 0.11"),
     ],
 )
-def test_a_release_follows_from_what_a_broker_supports(ranges: dict[ApiKey, int], level: int | None, told: str) -> None:
+def test_a_release_follows_from_what_a_broker_supports(ranges: dict[ApiKey, int], level: int | None, text: str) -> None:
     supported = {} if level is None else {"metadata.version": level}
-    assert str(releases_of(versions(ranges, supported))) == told
+    assert str(releases_of(versions(ranges, supported))) == text
 
 
 def test_releases_agree_with_kafka_pythons_table() -> None:
@@ -212,11 +212,11 @@ def test_releases_agree_with_kafka_pythons_table() -> None:
         if release < (0, 11):
             continue
         table = {key: last for key, (_, last) in ranges.items() if key in list(ApiKey)}
-        found = releases_of(versions(table))
-        assert found is not None
-        assert found.last is not None
+        releases = releases_of(versions(table))
+        assert releases is not None
+        assert releases.last is not None
         # 4.3 brings no new request that this client knows; such a broker tells its metadata.version.
-        assert found.first <= release[:2] <= found.last or release >= (4, 3), release
+        assert releases.first <= release[:2] <= releases.last or release >= (4, 3), release
 
 
 def test_a_server_that_takes_no_batches_of_today_is_red() -> None:
@@ -226,8 +226,8 @@ def test_a_server_that_takes_no_batches_of_today_is_red() -> None:
 
 def test_old_brokers_are_yellow_and_transaction_version_is_shown() -> None:
     old = {ApiKey.PRODUCE: 9, ApiKey.METADATA: 11, ApiKey.DESCRIBE_CONFIGS: 4}
-    found = judged(contact(Stage.DONE, versions=versions(old)))["version"]
-    assert (found.light, "cannot list transactions" in found.remedy) == (Light.YELLOW, True)
+    result = judged(contact(Stage.DONE, versions=versions(old)))["version"]
+    assert (result.light, "cannot list transactions" in result.remedy) == (Light.YELLOW, True)
     new = judged(contact(Stage.DONE, versions=versions({}, {"metadata.version": 30}, {"transaction.version": 2})))["version"]
     assert (new.light, new.finding) == (Light.GREEN, "Kafka 4.3, by the requests that it takes; transaction.version 2")
     assert Releases((4, 3), None) > Releases((4, 2), (4, 2))
@@ -242,15 +242,15 @@ def metadata(cluster_id: str, brokers: int = 1) -> MetadataResponse:
 
 
 def test_bootstrap_servers_of_two_clusters_are_red() -> None:
-    found = judge_cluster([contact(Stage.DONE, host="a", metadata=metadata("x")), contact(Stage.DONE, metadata=metadata("y"))])
-    assert found is not None
-    assert (found.light, "2 clusters" in found.finding) == (Light.RED, True)
+    cluster = judge_cluster([contact(Stage.DONE, host="a", metadata=metadata("x")), contact(Stage.DONE, metadata=metadata("y"))])
+    assert cluster is not None
+    assert (cluster.light, "2 clusters" in cluster.finding) == (Light.RED, True)
 
 
 def test_the_cluster_is_shown_with_its_brokers() -> None:
-    found = judge_cluster([contact(Stage.DONE, metadata=metadata("x", 2)), contact(Stage.NAME, NetworkError("no such name"))])
-    assert found is not None
-    assert (found.subject, found.finding) == ("x", "2 brokers: 0 at b0:9092, 1 at b1:9092")
+    cluster = judge_cluster([contact(Stage.DONE, metadata=metadata("x", 2)), contact(Stage.NAME, NetworkError("no such name"))])
+    assert cluster is not None
+    assert (cluster.subject, cluster.finding) == ("x", "2 brokers: 0 at b0:9092, 1 at b1:9092")
     empty = judge_cluster([contact(Stage.DONE, metadata=metadata("x", 0))])
     assert empty is not None
     assert empty.light is Light.RED

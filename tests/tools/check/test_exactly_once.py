@@ -44,8 +44,8 @@ def test_no_task_of_any_prefix_has_the_id_of_the_check() -> None:
     ],
 )
 def test_permission_for_transactional_ids_is_judged(answers: dict[str, Any], light: Light, says: str) -> None:
-    found = judge_ids(prefix(**answers))
-    assert (found.light, says in found.finding) == (light, True)
+    result = judge_ids(prefix(**answers))
+    assert (result.light, says in result.finding) == (light, True)
 
 
 @pytest.mark.parametrize(
@@ -60,8 +60,8 @@ def test_permission_for_transactional_ids_is_judged(answers: dict[str, Any], lig
     ],
 )
 def test_permission_for_groups_is_judged(permissions: Any, light: Light, says: str) -> None:
-    found = judge_groups(prefix(group_permissions=permissions))
-    assert (found.light, says in found.finding) == (light, True)
+    result = judge_groups(prefix(group_permissions=permissions))
+    assert (result.light, says in result.finding) == (light, True)
 
 
 def test_the_permissions_to_grant_name_the_prefix() -> None:
@@ -85,37 +85,37 @@ def test_the_permissions_to_grant_name_the_prefix() -> None:
 def test_the_time_of_transactions_is_held_against_what_brokers_allow(
     given_ms: int | None, answer: Any, has_written: bool, light: Light, says: str
 ) -> None:
-    found = judge_timeout(given_ms, answer, 900_000, 3, has_written=has_written)
-    assert (found.light, says in found.finding) == (light, True)
+    result = judge_timeout(given_ms, answer, 900_000, 3, has_written=has_written)
+    assert (result.light, says in result.finding) == (light, True)
 
 
-def listed(task: int, state: str, names: PrefixNames = NAMES) -> ListedTransaction:
+def transaction(task: int, state: str, names: PrefixNames = NAMES) -> ListedTransaction:
     return ListedTransaction(names.transactional_id(AttemptId("q", task, 0)), 7, state)
 
 
 @pytest.mark.parametrize(
-    ("found", "may_describe", "light", "says"),
+    ("transactions", "may_describe", "light", "says"),
     [
         ([], True, Light.GREEN, "no open transaction"),
         (
-            [listed(0, "Empty")],
+            [transaction(0, "Empty")],
             True,
             Light.GREEN,
             "no open transaction; 1 transactional id of tasks without one",
         ),
-        ([listed(0, "Ongoing"), listed(1, "PrepareAbort")], True, Light.YELLOW, "2 open transactions"),
-        ([listed(0, "Ongoing", PrefixNames("orders-2"))], True, Light.GREEN, "no open transaction"),
+        ([transaction(0, "Ongoing"), transaction(1, "PrepareAbort")], True, Light.YELLOW, "2 open transactions"),
+        ([transaction(0, "Ongoing", PrefixNames("orders-2"))], True, Light.GREEN, "no open transaction"),
         ([], False, Light.YELLOW, "not known"),
         (OLD, True, Light.YELLOW, "before Kafka 3.0"),
         (LATE, True, Light.YELLOW, "not known"),
     ],
 )
 def test_what_earlier_writes_have_left_decides_the_light(
-    found: list[ListedTransaction] | KafkaError, may_describe: bool, light: Light, says: str
+    transactions: list[ListedTransaction] | KafkaError, may_describe: bool, light: Light, says: str
 ) -> None:
-    result = judge_leftovers(NAMES, found, 3, may_describe=may_describe)
+    result = judge_leftovers(NAMES, transactions, 3, may_describe=may_describe)
     assert (result.light, says in result.finding) == (light, True)
 
 
 def test_a_prefix_of_others_is_printed_on_one_line() -> None:
-    assert judge_leftovers(PrefixNames("a\x1b[31m"), [listed(0, "Ongoing")], 3, may_describe=True).subject.isprintable()
+    assert judge_leftovers(PrefixNames("a\x1b[31m"), [transaction(0, "Ongoing")], 3, may_describe=True).subject.isprintable()

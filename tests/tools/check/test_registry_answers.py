@@ -38,16 +38,17 @@ def fake() -> Iterator[FakeRegistry]:
 def check(broker: FakeBroker, capfd: pytest.CaptureFixture[str]) -> Any:
     def run(url: str, *more: str, **options: str) -> list[tuple[str, str, str, str]]:
         """Check, subject, light and text of what is said of the registry."""
-        given = {"schema.registry.url": url, "valueFormat": "avro", "basic.auth.user.info": f"me:{CANARY}", **options}
-        words = [word for name, value in given.items() for word in ("--option", f"{name}={value}")]
+        all_options = {"schema.registry.url": url, "valueFormat": "avro", "basic.auth.user.info": f"me:{CANARY}", **options}
+        words = [word for name, value in all_options.items() for word in ("--option", f"{name}={value}")]
         capfd.readouterr()
         command.main(["--bootstrap-servers", broker.bootstrap_servers, "--topic", TOPIC, "--json", *words, *more])
         printed = capfd.readouterr()
         assert CANARY not in printed.out + printed.err
         results = [json.loads(line) for line in printed.out.splitlines()[1:-1]]
-        named = [each for each in results if each["check"] in ("registry", "subject", "write")]
+        registry_results = [each for each in results if each["check"] in ("registry", "subject", "write")]
         return [
-            (each["check"], each["subject"], each["result"], f"{each['found']}. {each['remedy']}".strip(". ")) for each in named
+            (each["check"], each["subject"], each["result"], f"{each['found']}. {each['remedy']}".strip(". "))
+            for each in registry_results
         ]
 
     return run
@@ -108,8 +109,8 @@ def test_a_schema_that_is_named_is_found(check: Any, fake: FakeRegistry, schema:
 def test_subjects_are_named_by_the_strategy(check: Any, fake: FakeRegistry) -> None:
     strategy = {"value.subject.name.strategy": "TopicRecordNameStrategy"}
     assert check(fake.url, **strategy)[1][1] == "orders-topLevelRecord"
-    named = {"valueRecordName": "Order", "valueRecordNamespace": "com.acme"}
-    assert check(fake.url, **strategy, **named)[1][1] == "orders-com.acme.Order"
+    record_name = {"valueRecordName": "Order", "valueRecordNamespace": "com.acme"}
+    assert check(fake.url, **strategy, **record_name)[1][1] == "orders-com.acme.Order"
     assert check(fake.url, **strategy, valueSchema=SCHEMA)[1][1:] == (
         *("value", "yellow", "not known: it has the name of the record in the text of valueSchema"),
     )
@@ -117,9 +118,9 @@ def test_subjects_are_named_by_the_strategy(check: Any, fake: FakeRegistry) -> N
 
 def test_rules_that_apply_to_writing_are_yellow_or_red(check: Any, fake: FakeRegistry) -> None:
     fake.register("orders-value", SCHEMA, ruleSet={"domainRules": [RULE]})
-    (_, derived), (_, named) = check(fake.url), check(fake.url, valueSchema="latest")
-    assert (derived[2], named[2]) == ("yellow", "red")
-    assert "encryptPII" in named[3]
+    (_, derived_result), (_, latest_result) = check(fake.url), check(fake.url, valueSchema="latest")
+    assert (derived_result[2], latest_result[2]) == ("yellow", "red")
+    assert "encryptPII" in latest_result[3]
 
 
 def test_another_kind_of_schema_is_red_for_avro(check: Any, fake: FakeRegistry) -> None:

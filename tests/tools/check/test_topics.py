@@ -45,17 +45,17 @@ def judged(
 
 
 def test_a_topic_in_order_is_green() -> None:
-    found = judged(partition(0), partition(1))
-    assert list(found) == ["topic", "leaders", "replicas", "size", "compression", "permission"]
-    assert {each.light for each in found.values()} == {Light.GREEN}
-    assert found["topic"].finding == "2 partitions"
-    assert found["replicas"].finding == "3 of 3 replicas in sync; min.insync.replicas=2"
-    assert (found["topic"].ms, found["size"].ms) == (3, 4)
+    results = judged(partition(0), partition(1))
+    assert list(results) == ["topic", "leaders", "replicas", "size", "compression", "permission"]
+    assert {each.light for each in results.values()} == {Light.GREEN}
+    assert results["topic"].finding == "2 partitions"
+    assert results["replicas"].finding == "3 of 3 replicas in sync; min.insync.replicas=2"
+    assert (results["topic"].ms, results["size"].ms) == (3, 4)
 
 
 def test_of_a_topic_without_rows_only_what_it_is_for_is_judged() -> None:
-    found = judged(needs={AclOperation.READ: "for the offsets of markers"})
-    assert list(found) == ["topic", "leaders", "permission"]
+    results = judged(needs={AclOperation.READ: "for the offsets of markers"})
+    assert list(results) == ["topic", "leaders", "permission"]
 
 
 @pytest.mark.parametrize(
@@ -71,27 +71,27 @@ def test_a_missing_topic_is_red_unless_a_write_creates_it(
     creates: bool | None, must_exist: bool, light: Light, says: str
 ) -> None:
     topic = CheckedTopic("t", WRITES, None, {}, creates)
-    (found,) = judge_topic(topic, network_config(), must_exist=must_exist)
-    assert (found.check, found.light) == ("topic", light)
-    assert says in found.finding
-    assert "kafka-topics.sh --create --topic t" in found.remedy
+    (result,) = judge_topic(topic, network_config(), must_exist=must_exist)
+    assert (result.check, result.light) == ("topic", light)
+    assert says in result.finding
+    assert "kafka-topics.sh --create --topic t" in result.remedy
 
 
 def test_a_topic_that_brokers_do_not_describe_is_red() -> None:
     for error in (DENIED, KafkaTimeoutError("no answer")):
-        (found,) = judge_topic(CheckedTopic("t", WRITES, error, {}), network_config(), must_exist=False)
-        assert (found.light, str(error) in found.finding) == (Light.RED, True)
+        (result,) = judge_topic(CheckedTopic("t", WRITES, error, {}), network_config(), must_exist=False)
+        assert (result.light, str(error) in result.finding) == (Light.RED, True)
 
 
 def test_partitions_without_a_leader_are_red_and_named() -> None:
-    found = judged(partition(0), partition(1, leader=-1), partition(2, leader=-1))["leaders"]
-    assert (found.light, found.finding) == (Light.RED, "2 of 3 partitions without a leader: 1, 2")
+    leaders = judged(partition(0), partition(1, leader=-1), partition(2, leader=-1))["leaders"]
+    assert (leaders.light, leaders.finding) == (Light.RED, "2 of 3 partitions without a leader: 1, 2")
 
 
 def test_a_topic_without_partitions_is_red() -> None:
     topic = CheckedTopic("t", WRITES, TopicDescription((), EVERYTHING), SETTINGS)
-    (found,) = judge_topic(topic, network_config(), must_exist=False)
-    assert found.light is Light.RED
+    (result,) = judge_topic(topic, network_config(), must_exist=False)
+    assert result.light is Light.RED
 
 
 def test_a_compacted_topic_is_shown_as_such() -> None:
@@ -109,29 +109,29 @@ def test_a_compacted_topic_is_shown_as_such() -> None:
     ],
 )
 def test_too_few_replicas_in_sync_are_red(few: MetadataResponsePartition, remedy: str) -> None:
-    found = judged(partition(0), few)["replicas"]
-    assert (found.light, "too few for 1 partition: 1" in found.finding) == (Light.RED, True)
-    assert remedy in found.remedy
+    replicas = judged(partition(0), few)["replicas"]
+    assert (replicas.light, "too few for 1 partition: 1" in replicas.finding) == (Light.RED, True)
+    assert remedy in replicas.remedy
 
 
 def test_without_acks_of_all_replicas_too_few_are_yellow() -> None:
-    found = judged(partition(in_sync=1), acks="1")["replicas"]
-    assert (found.light, "acks=1 does not ask for them" in found.finding) == (Light.YELLOW, True)
+    replicas = judged(partition(in_sync=1), acks="1")["replicas"]
+    assert (replicas.light, "acks=1 does not ask for them" in replicas.finding) == (Light.YELLOW, True)
 
 
 def test_enough_replicas_but_not_all_in_sync_are_yellow() -> None:
-    found = judged(partition(0), partition(1, in_sync=2))["replicas"]
-    assert (found.light, found.finding) == (
+    replicas = judged(partition(0), partition(1, in_sync=2))["replicas"]
+    assert (replicas.light, replicas.finding) == (
         Light.YELLOW,
         "2 to 3 of 3 to 3 replicas in sync; min.insync.replicas=2; not all in sync: 1",
     )
 
 
 def test_settings_that_brokers_do_not_tell_are_yellow_once() -> None:
-    found = judged(settings=DENIED)
-    assert [name for name, each in found.items() if each.light is Light.YELLOW] == ["settings"]
-    assert "DESCRIBE_CONFIGS" in found["settings"].finding
-    assert found["replicas"].finding == "3 of 3 replicas in sync; min.insync.replicas=?"
+    results = judged(settings=DENIED)
+    assert [name for name, each in results.items() if each.light is Light.YELLOW] == ["settings"]
+    assert "DESCRIBE_CONFIGS" in results["settings"].finding
+    assert results["replicas"].finding == "3 of 3 replicas in sync; min.insync.replicas=?"
     some = judged(settings={"min.insync.replicas": "many", "max.message.bytes": "2000000"})
     assert some["size"].light is Light.GREEN
     assert some["settings"].finding == "brokers do not tell min.insync.replicas, compression.type"
@@ -145,13 +145,13 @@ def test_settings_that_brokers_do_not_tell_are_yellow_once() -> None:
     [("1048588", Light.GREEN, ""), ("1048575", Light.YELLOW, "larger rows are rejected")],
 )
 def test_the_topics_limit_is_compared_with_ours(theirs: str, light: Light, says: str) -> None:
-    found = judged(settings=SETTINGS | {"max.message.bytes": theirs})["size"]
-    assert (found.light, says in found.finding) == (light, True)
+    size = judged(settings=SETTINGS | {"max.message.bytes": theirs})["size"]
+    assert (size.light, says in size.finding) == (light, True)
 
 
 def test_batches_that_the_topic_does_not_take_are_yellow() -> None:
-    found = judged(settings=SETTINGS | {"max.message.bytes": "1000"}, max_request_size=900, batch_size=2000)["size"]
-    assert (found.light, "split and sent again" in found.finding) == (Light.YELLOW, True)
+    size = judged(settings=SETTINGS | {"max.message.bytes": "1000"}, max_request_size=900, batch_size=2000)["size"]
+    assert (size.light, "split and sent again" in size.finding) == (Light.YELLOW, True)
 
 
 @pytest.mark.parametrize(
@@ -165,21 +165,25 @@ def test_batches_that_the_topic_does_not_take_are_yellow() -> None:
     ],
 )
 def test_batches_that_brokers_compress_again_are_yellow(theirs: str, ours: str, light: Light) -> None:
-    found = judged(settings=SETTINGS | {"compression.type": theirs}, compression_type=ours)["compression"]
-    assert found.light is light
+    compression = judged(settings=SETTINGS | {"compression.type": theirs}, compression_type=ours)["compression"]
+    assert compression.light is light
 
 
 # PERMISSIONS
 
 
 def test_a_missing_permission_is_red_and_named() -> None:
-    found = judged(permissions=frozenset({AclOperation.DESCRIBE}))["permission"]
-    assert (found.light, found.finding, found.remedy) == (Light.RED, "no WRITE, for rows", "grant the user WRITE on the topic")
+    permission = judged(permissions=frozenset({AclOperation.DESCRIBE}))["permission"]
+    assert (permission.light, permission.finding, permission.remedy) == (
+        Light.RED,
+        "no WRITE, for rows",
+        "grant the user WRITE on the topic",
+    )
 
 
 def test_a_permission_that_is_not_told_is_found_out_by_writing() -> None:
-    found = judged(permissions=None)["permission"]
-    assert (found.light, found.finding) == (Light.YELLOW, "WRITE, for rows: not known; `--write` finds out")
+    permission = judged(permissions=None)["permission"]
+    assert (permission.light, permission.finding) == (Light.YELLOW, "WRITE, for rows: not known; `--write` finds out")
     assert judged(permissions=None, has_written=True)["permission"].light is Light.GREEN
 
 

@@ -33,10 +33,10 @@ def test_a_check_of_a_cluster_in_order_is_green_and_writes_nothing(
     broker: LocalKafka, topic: Topic, read_topic: ReadTopic, capfd: pytest.CaptureFixture[str]
 ) -> None:
     name, prefix = topic(2), f"well-{uuid.uuid4().hex}"
-    code, found = run(capfd, broker.bootstrap_servers, name, "--exactly-once", prefix)
-    assert (code, {each["result"] for each in found.values()}) == (0, {"green"})
-    assert found["version"]["found"].startswith(f"Kafka {'.'.join(broker.version.split('.')[:2])}, ")
-    assert found["replicas"]["found"] == "1 of 1 replica in sync; min.insync.replicas=1"
+    code, results = run(capfd, broker.bootstrap_servers, name, "--exactly-once", prefix)
+    assert (code, {each["result"] for each in results.values()}) == (0, {"green"})
+    assert results["version"]["found"].startswith(f"Kafka {'.'.join(broker.version.split('.')[:2])}, ")
+    assert results["replicas"]["found"] == "1 of 1 replica in sync; min.insync.replicas=1"
     assert read_topic(name) == []
     with TransactionClient({"bootstrap.servers": broker.bootstrap_servers}) as client:
         assert client.list_transactions(prefix) == []
@@ -46,8 +46,8 @@ def test_a_record_in_a_transaction_is_never_visible(
     broker: LocalKafka, topic: Topic, read_topic: ReadTopic, capfd: pytest.CaptureFixture[str]
 ) -> None:
     name, prefix = topic(), f"write-{uuid.uuid4().hex}"
-    code, found = run(capfd, broker.bootstrap_servers, name, "--exactly-once", prefix, "--write")
-    assert (code, found["write"]["result"]) == (0, "green")
+    code, results = run(capfd, broker.bootstrap_servers, name, "--exactly-once", prefix, "--write")
+    assert (code, results["write"]["result"]) == (0, "green")
     assert read_topic(name, isolation_level="read_committed") == []
     assert len(read_topic(name, isolation_level="read_uncommitted")) == 1
     with TransactionClient({"bootstrap.servers": broker.bootstrap_servers}) as client:
@@ -57,10 +57,10 @@ def test_a_record_in_a_transaction_is_never_visible(
 
 def test_a_topic_with_too_few_replicas_is_red(broker: LocalKafka, topic: Topic, capfd: pytest.CaptureFixture[str]) -> None:
     name = topic(2, {"min.insync.replicas": "2", "max.message.bytes": "1000", "compression.type": "gzip"})
-    code, found = run(capfd, broker.bootstrap_servers, name)
-    assert (code, found["replicas"]["result"]) == (1, "red")
-    assert "too few for 2 partitions: 0, 1" in found["replicas"]["found"]
-    assert found["size"]["result"] == found["compression"]["result"] == "yellow"
+    code, results = run(capfd, broker.bootstrap_servers, name)
+    assert (code, results["replicas"]["result"]) == (1, "red")
+    assert "too few for 2 partitions: 0, 1" in results["replicas"]["found"]
+    assert results["size"]["result"] == results["compression"]["result"] == "yellow"
 
 
 @pytest.fixture(scope="module")
@@ -90,36 +90,36 @@ def test_missing_permissions_are_red_until_they_are_granted(
     cluster: LocalKafka, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     where = [cluster.bootstrap_servers_for("SASL_PLAINTEXT"), "orders", *alice(tmp_path), "--exactly-once", "job"]
-    code, found = run(capfd, *where)
+    code, results = run(capfd, *where)
     assert code == 1
-    assert (found["transactional ids"]["result"], found["groups"]["result"]) == ("red", "red")
-    assert found["transactional ids"]["remedy"].endswith("the transactional ids that begin with 'job-'")
+    assert (results["transactional ids"]["result"], results["groups"]["result"]) == ("red", "red")
+    assert results["transactional ids"]["remedy"].endswith("the transactional ids that begin with 'job-'")
     allow(cluster, "alice", "WRITE", "job-", IDS)
     allow(cluster, "alice", "READ", "job-", GROUPS)
-    code, found = run(capfd, *where)
+    code, results = run(capfd, *where)
     assert code == 0
-    assert {name for name, each in found.items() if each["result"] != "green"} == {"settings", "transaction time"}
+    assert {name for name, each in results.items() if each["result"] != "green"} == {"settings", "transaction time"}
     deny(cluster, "alice", "WRITE", "job-", IDS)
     deny(cluster, "alice", "READ", "job-", GROUPS)
     deny(cluster, "alice", "WRITE", "orders", TOPIC)
-    code, found = run(capfd, *where)
+    code, results = run(capfd, *where)
     assert code == 1
-    assert "no WRITE" in found["transactional ids"]["found"]
-    assert "no READ" in found["groups"]["found"]
+    assert "no WRITE" in results["transactional ids"]["found"]
+    assert "no READ" in results["groups"]["found"]
 
 
 @pytest.mark.slow
 def test_tls_and_logins_are_shown(cluster: LocalKafka, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     servers = cluster.bootstrap_servers_for("SASL_SSL")
-    _, found = run(capfd, servers, "orders", *alice(tmp_path, "SASL_SSL"))
-    assert "broker < ca for localhost" in found["TLS"]["found"]
-    assert found["login"]["found"] == "user 'alice', SCRAM-SHA-256"
-    code, found = run(capfd, servers, "orders", *alice(tmp_path, "SASL_SSL", "wrong"))
-    assert (code, found["login"]["result"]) == (1, "red")
-    code, found = run(capfd, servers, "orders")
-    assert (code, found["TLS"]["result"]) == (1, "red")
-    code, found = run(capfd, cluster.bootstrap_servers_for("SASL_PLAINTEXT"), "orders")
-    assert "demands a login" in found["login"]["found"]
+    _, results = run(capfd, servers, "orders", *alice(tmp_path, "SASL_SSL"))
+    assert "broker < ca for localhost" in results["TLS"]["found"]
+    assert results["login"]["found"] == "user 'alice', SCRAM-SHA-256"
+    code, results = run(capfd, servers, "orders", *alice(tmp_path, "SASL_SSL", "wrong"))
+    assert (code, results["login"]["result"]) == (1, "red")
+    code, results = run(capfd, servers, "orders")
+    assert (code, results["TLS"]["result"]) == (1, "red")
+    code, results = run(capfd, cluster.bootstrap_servers_for("SASL_PLAINTEXT"), "orders")
+    assert "demands a login" in results["login"]["found"]
 
 
 @pytest.mark.slow
@@ -136,7 +136,7 @@ def test_an_expired_certificate_is_shown_with_its_day(
     trust = {"security.protocol": "SSL", "ssl.truststore.type": "PEM", "ssl.truststore.location": str(authority)}
     options = [word for name, value in trust.items() for word in ("--option", f"kafka.{name}={value}")]
     with LocalKafka(tmp_path / "kafka", extra_listeners=["SSL"], properties=properties) as cluster:
-        code, found = run(capfd, cluster.bootstrap_servers_for("SSL"), "orders", *options)
-    assert (code, found["TLS"]["result"], found["TLS"]["remedy"]) == (1, "red", "renew the certificate")
-    assert "It shows the certificate broker-1 < ca for localhost" in found["TLS"]["found"]
-    assert ", expired on " in found["TLS"]["found"]
+        code, results = run(capfd, cluster.bootstrap_servers_for("SSL"), "orders", *options)
+    assert (code, results["TLS"]["result"], results["TLS"]["remedy"]) == (1, "red", "renew the certificate")
+    assert "It shows the certificate broker-1 < ca for localhost" in results["TLS"]["found"]
+    assert ", expired on " in results["TLS"]["found"]
