@@ -103,7 +103,7 @@ def run(broker: LocalKafka, command: str, prefix: str, *more: str, address: str 
     )
 
 
-def listed(broker: LocalKafka, prefix: str, address: str = "", *more: str) -> dict[str, dict[str, Any]]:
+def listing(broker: LocalKafka, prefix: str, address: str = "", *more: str) -> dict[str, dict[str, Any]]:
     done = run(broker, "list", prefix, "--json", *more, address=address)
     assert done.returncode == 0, done.stderr
     return {each["transactional_id"]: each for each in map(json.loads, done.stdout.splitlines()[:-1])}
@@ -136,11 +136,11 @@ def test_what_a_killed_process_left_is_listed_and_aborted_and_readers_go_on(
         pass
     with TransactionClient({"bootstrap.servers": broker.bootstrap_servers}) as client:
         client.fence([begun])  # as a task does that has begun
-    found = listed(broker, names.prefix)
-    assert {each: found[each]["state"] for each in found} == {orphan: "Ongoing", begun: "Empty"}
-    assert found[orphan]["partitions"] == [{"topic": name, "partition": 0}, {"topic": name, "partition": 1}]
-    assert 0 <= found[orphan]["age_ms"] < found[orphan]["timeout_ms"] == 60_000
-    assert found[orphan]["owner"].count("-") == 4
+    transactions = listing(broker, names.prefix)
+    assert {each: transactions[each]["state"] for each in transactions} == {orphan: "Ongoing", begun: "Empty"}
+    assert transactions[orphan]["partitions"] == [{"topic": name, "partition": 0}, {"topic": name, "partition": 1}]
+    assert 0 <= transactions[orphan]["age_ms"] < transactions[orphan]["timeout_ms"] == 60_000
+    assert transactions[orphan]["owner"].count("-") == 4
     assert last_stable_offset(broker, name, 1) == 0
 
     refused = run(broker, "abort", names.prefix)
@@ -151,8 +151,8 @@ def test_what_a_killed_process_left_is_listed_and_aborted_and_readers_go_on(
     assert done.stdout.endswith("Aborted: 1 open transaction and 1 transactional id of a task without a row.\n")
     assert last_stable_offset(broker, name, 1) == 2  # the row, and the marker that ends its transaction
     assert last_stable_offset(broker, name, 0) < 2  # the other prefix holds it back
-    assert listed(broker, names.prefix) == {}
-    assert listed(broker, other.prefix)[foreign]["state"] == "Ongoing"
+    assert listing(broker, names.prefix) == {}
+    assert listing(broker, other.prefix)[foreign]["state"] == "Ongoing"
     again = run(broker, "abort", names.prefix, "--yes")
     assert (again.returncode, again.stdout.split(":")[0]) == (0, "Nothing to abort")
     assert run(broker, "abort", other.prefix, "--yes", "--watch-seconds", "1").returncode == 0
@@ -167,11 +167,11 @@ def test_a_process_that_goes_on_is_left_alone_until_it_is_forced(broker: LocalKa
         done = run(broker, "abort", names.prefix, "--yes", "--watch-seconds", "2")
         assert done.returncode == 1, done.stdout + done.stderr
         assert "The query is alive: the transaction of task 0, attempt 0, has new rows in" in done.stdout
-        assert listed(broker, names.prefix)[alive]["state"] == "Ongoing"
+        assert listing(broker, names.prefix)[alive]["state"] == "Ongoing"
         forced = run(broker, "abort", names.prefix, "--yes", "--watch-seconds", "2", "--force")
         assert forced.returncode == 0, forced.stdout + forced.stderr
         assert "To be aborted all the same" in forced.stdout
-        assert listed(broker, names.prefix) == {}
+        assert listing(broker, names.prefix) == {}
 
 
 @pytest.mark.parametrize(
@@ -192,10 +192,10 @@ def test_a_task_that_waits_for_rows_is_left_alone_until_it_is_killed(
             assert done.returncode == 1, done.stdout + done.stderr
             (alive,) = (line for line in done.stdout.splitlines() if "The query is alive: " in line)
             assert alive.endswith("a task has shown that it is at work.")  # its last rows may be new, too
-        assert [each["state"] for each in listed(broker, names.prefix).values()] == [state]
+        assert [each["state"] for each in listing(broker, names.prefix).values()] == [state]
     done = run(broker, "abort", names.prefix, "--yes")
     assert done.returncode == 0, done.stdout + done.stderr
-    assert listed(broker, names.prefix) == {}
+    assert listing(broker, names.prefix) == {}
 
 
 def test_a_decided_version_is_left_alone_and_the_next_run_commits_it(
@@ -207,8 +207,8 @@ def test_a_decided_version_is_left_alone_and_the_next_run_commits_it(
     with Run(broker.bootstrap_servers, name, "r1", **how) as first:
         first.write_version(0, ["a"])
         first.decide(first.reports(1, ["b"], ["c"]), first.ledger.fetch_decision())  # and dies before it ends a transaction
-    found = [each for each in listed(broker, names.prefix).values() if each["state"] == "Ongoing"]
-    assert [each["version"] for each in found] == [1, 1]
+    open_transactions = [each for each in listing(broker, names.prefix).values() if each["state"] == "Ongoing"]
+    assert [each["version"] for each in open_transactions] == [1, 1]
     done = run(broker, "abort", names.prefix, "--yes", "--watch-seconds", "1", "--force")
     assert done.returncode == 1, done.stdout + done.stderr
     assert "Decided: run the query again, it will be committed; or `commit` it now." in done.stdout
@@ -235,7 +235,7 @@ def test_what_a_query_has_decided_that_never_runs_again_is_committed(
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.endswith(f"Committed: version 0 of owner {unquote(owner)}, 3 rows.\n")
     assert sorted(row.value or b"" for row in read_topic(name, isolation_level="read_committed")) == [b"a", b"b", b"c"]
-    assert listed(broker, names.prefix) == {}
+    assert listing(broker, names.prefix) == {}
     with Run(broker.bootstrap_servers, name, "r2", owner=owner, prefix=names.prefix) as again:
         assert again.write_version(0, ["a"], ["b"], ["c"]).how is HowCommitted.FOUND
 

@@ -50,9 +50,9 @@ def environment(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def _link(name: str, site: Path) -> None:
     """The distribution's files at the top of site-packages, and the directories there."""
-    found = distribution(name)
-    for top in {file.parts[0] for file in found.files or [] if file.parts[0] not in ("..", "__pycache__")}:
-        (site / top).symlink_to(Path(str(found.locate_file(top))))
+    package = distribution(name)
+    for top in {file.parts[0] for file in package.files or [] if file.parts[0] not in ("..", "__pycache__")}:
+        (site / top).symlink_to(Path(str(package.locate_file(top))))
 
 
 @pytest.fixture
@@ -77,8 +77,8 @@ def run(environment: Path, script: str, directory: Path) -> subprocess.Completed
 
 def test_the_environment_has_no_spark_and_nothing_of_this_checkout(environment: Path, tmp_path: Path) -> None:
     code = "import importlib.util as u, spark_kafka_sink as s; print(u.find_spec('pyspark'), s.__file__)"
-    found, home = run(environment, f'python -c "{code}"', tmp_path).stdout.split()
-    assert found == "None"
+    pyspark_spec, home = run(environment, f'python -c "{code}"', tmp_path).stdout.split()
+    assert pyspark_spec == "None"
     assert Path(home).is_relative_to(environment)
 
 

@@ -62,8 +62,8 @@ def test_an_option_is_completed_to_its_name_and_then_to_its_values(complete: Com
 
 
 def test_a_password_is_not_completed_into_a_command_line(complete: Complete) -> None:
-    found = complete("pykafka-sink transactions list --command-property sasl.jaas")
-    assert not any(word.startswith("sasl.jaas.config") for word in found)  # fish also finds names with letters in between
+    words = complete("pykafka-sink transactions list --command-property sasl.jaas")
+    assert not any(word.startswith("sasl.jaas.config") for word in words)  # fish also finds names with letters in between
 
 
 def test_choices_and_files_are_completed(complete: Complete) -> None:

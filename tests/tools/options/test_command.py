@@ -13,9 +13,9 @@ from spark_kafka_sink.tools.options.command import main
 
 def shown(capsys: pytest.CaptureFixture[str], *words: str) -> str:
     assert main(words) == 0
-    told = capsys.readouterr()
-    assert told.err == ""
-    return told.out
+    output = capsys.readouterr()
+    assert output.err == ""
+    return output.out
 
 
 def objects(capsys: pytest.CaptureFixture[str], *words: str) -> list[dict[str, object]]:
@@ -65,9 +65,9 @@ def test_json_has_an_object_for_each_option(capsys: pytest.CaptureFixture[str]) 
 
 def test_the_error_of_a_word_that_no_option_has_names_one_like_it(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["lnger.ms"]) == 1
-    told = capsys.readouterr()
-    assert told.out == ""
-    assert told.err == (
+    output = capsys.readouterr()
+    assert output.out == ""
+    assert output.err == (
         "options: no option has 'lnger.ms' in its name or description; the name that is most alike is kafka.linger.ms.\n"
     )
     assert main(["quite", "unheard-of"]) == 1

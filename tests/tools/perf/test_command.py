@@ -41,8 +41,8 @@ def test_percentiles_count_every_record_of_a_chunk(waits: list[tuple[int, int]])
     for records, ms in waits:
         measured.add(records, records, ms * NS_PER_MS, S)
     single = sorted(ms for records, ms in waits for _ in range(records))
-    for part, found in zip((0.5, 0.95, 0.99, 0.999), measured.percentiles_ms(), strict=True):
-        assert found == next(ms for rank, ms in enumerate(single, 1) if rank >= part * len(single))
+    for part, percentile in zip((0.5, 0.95, 0.99, 0.999), measured.percentiles_ms(), strict=True):
+        assert percentile == next(ms for rank, ms in enumerate(single, 1) if rank >= part * len(single))
 
 
 def test_average_and_maximum_are_of_records_and_rates_end_with_the_last_answer() -> None:
@@ -316,13 +316,13 @@ def test_a_record_that_brokers_refuse_ends_the_run_with_exit_code_1(
 
 def test_single_records_are_not_sent_after_a_failure() -> None:
     """The rest of a chunk, up to 10,000 records, was sent before the failure was looked at."""
-    sent: list[ProducerRecord] = []
+    sent_records: list[ProducerRecord] = []
 
     class Refusing:
         flush = staticmethod(lambda: None)
 
         def send(self, record: ProducerRecord, callback: Any) -> None:
-            sent.append(record)
+            sent_records.append(record)
             callback(None, KafkaError("refused"))
 
     clock, producer = ManualClock(), cast(KafkaProducer, Refusing())
@@ -330,4 +330,4 @@ def test_single_records_are_not_sent_after_a_failure() -> None:
     measurements = Measurements(clock, 1000, 0, lambda _: None)
     pace = TransactionPace(producer, None, clock)
     Sending(producer, arguments, payloads(arguments), measurements, pace, clock).send_single()
-    assert (len(sent), measurements.failure_count) == (1, 1)
+    assert (len(sent_records), measurements.failure_count) == (1, 1)

@@ -70,8 +70,8 @@ def test_a_duration_that_is_none_ends_with_exit_code_2(duration: str, capsys: py
 def test_properties_that_contradict_transactions_end_with_exit_code_2(
     arguments: list[str], contradicts: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    given = ["--bootstrap-server", "b:1", *arguments, "--producer-props", contradicts]
-    assert producer_perf.main([*NEEDED, *given]) == 2
+    options = ["--bootstrap-server", "b:1", *arguments, "--producer-props", contradicts]
+    assert producer_perf.main([*NEEDED, *options]) == 2
     error = capsys.readouterr().err
     assert error.startswith("perf: error: [KAFKA_INVALID_CONFIG] Cannot set a transactional.id without also enabling")
 
@@ -119,8 +119,8 @@ def fake() -> Iterator[FakeBroker]:
 
 def run(broker: FakeBroker, *more: str) -> int:
     """With a clock that is 1 ms later each time that it is asked for the age of a transaction."""
-    given = ["--bootstrap-server", broker.bootstrap_servers, "--chunk-records", "100", *more]
-    arguments = build_parser().parse_args([*NEEDED, *given, "--producer-props", "linger.ms=0", "retry.backoff.ms=5"])
+    options = ["--bootstrap-server", broker.bootstrap_servers, "--chunk-records", "100", *more]
+    arguments = build_parser().parse_args([*NEEDED, *options, "--producer-props", "linger.ms=0", "retry.backoff.ms=5"])
     return producer_perf.run(arguments, producer_options(arguments), payloads(arguments), ManualClock(auto_tick_ms=1), "perf")
 
 
@@ -179,21 +179,21 @@ def test_json_is_one_object_and_progress_goes_to_stderr(fake: FakeBroker, capsys
     arguments = [*NEEDED, "--bootstrap-server", fake.bootstrap_servers, *slow]
     assert producer_perf.main([*arguments, "--json", "--print-metrics"]) == 0
     printed = capsys.readouterr()
-    found = json.loads(printed.out, parse_constant=pytest.fail)
-    assert (found["records"], found["failed_records"], found["error"]) == (1000, 0, None)
-    assert found["bytes"] == sum(len(b"%d" % number) for number in range(1000))
-    assert found["steady_state"]["records"] == 900
-    assert 0 < found["latency_ms"]["p50"] <= found["latency_ms"]["p99.9"]
-    assert found["metrics"]["producer-metrics:record-send-total"] == 1000
+    figures = json.loads(printed.out, parse_constant=pytest.fail)
+    assert (figures["records"], figures["failed_records"], figures["error"]) == (1000, 0, None)
+    assert figures["bytes"] == sum(len(b"%d" % number) for number in range(1000))
+    assert figures["steady_state"]["records"] == 900
+    assert 0 < figures["latency_ms"]["p50"] <= figures["latency_ms"]["p99.9"]
+    assert figures["metrics"]["producer-metrics:record-send-total"] == 1000
     assert " records sent, " in printed.err
 
 
 def test_json_of_a_run_that_failed_has_the_error(fake: FakeBroker, capsys: pytest.CaptureFixture[str]) -> None:
     fake.fail_next(ApiKey.INIT_PRODUCER_ID, Errors.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
     assert run(fake, "--transactional-id", "perf", "--json") == 1
-    found = json.loads(capsys.readouterr().out, parse_constant=pytest.fail)
-    assert found["error"].startswith("[KAFKA_TRANSACTIONAL_ID_AUTHORIZATION_FAILED] ")
-    assert (found["records"], found["latency_ms"]["p50"]) == (0, None)
+    figures = json.loads(capsys.readouterr().out, parse_constant=pytest.fail)
+    assert figures["error"].startswith("[KAFKA_TRANSACTIONAL_ID_AUTHORIZATION_FAILED] ")
+    assert (figures["records"], figures["latency_ms"]["p50"]) == (0, None)
 
 
 def test_a_long_wait_for_the_first_acknowledgement_is_printed(

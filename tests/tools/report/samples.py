@@ -21,7 +21,7 @@ def line(
     batch: int | None = 0,
     query: str | None = QUERY,
     rows: int = 12_000,
-    took: float = 4.0,
+    duration_s: float = 4.0,
     tasks: int = 4,
     slowest: float = 1.0,
     spark: float = 0.4,
@@ -38,14 +38,14 @@ def line(
     """What the sink writes `at` seconds after BEGAN, by CommitSummary itself.
 
     Args:
-        took: seconds from the first task's start.
+        duration_s: from the first task's start on.
         commit, outside: seconds of that time in which no task ran.
         slowest: the slowest task's time, in proportion to the others'.
         spark, held_back: parts of the tasks' time.
         partitions: what part of the rows each has, in proportion.
         counters: metrics of each task, with _ for -.
     """
-    own = took - commit - outside
+    own = duration_s - commit - outside
     others = own / slowest
     written = [
         WrittenRange(
@@ -70,7 +70,9 @@ def line(
                 skipped=sum((skipped or {}).values()) if task == 0 else 0,
                 dead_lettered=sum((dead_lettered or {}).values()) if task == 0 else 0,
                 written=tuple(written) if task == 0 else (),
-                times=TaskTimes(round((BEGAN + at - took) * 1000), round(seconds * spark, 3), round(seconds * held_back, 3)),
+                times=TaskTimes(
+                    round((BEGAN + at - duration_s) * 1000), round(seconds * spark, 3), round(seconds * held_back, 3)
+                ),
                 skipped_by_reason=tuple((skipped or {}).items()) if task == 0 else (),
                 dead_lettered_by_reason=tuple((dead_lettered or {}).items()) if task == 0 else (),
             )
@@ -109,7 +111,7 @@ def one_commit() -> Iterator[str]:
         5,
         query=None,
         rows=336_776,
-        took=4.8,
+        duration_s=4.8,
         outside=0.5,
         commit=0.1,
         tasks=3,
@@ -124,12 +126,12 @@ def many_micro_batches(number: int = 10_000) -> Iterator[str]:
     chance = random.Random(4)
     for batch in range(number):
         load = 1 + 0.6 * math.sin(batch / 1440 * 2 * math.pi) + chance.uniform(-0.1, 0.1)
-        took = 2 + 1.5 * load + (20 if chance.random() < 0.002 else 0)
+        duration_s = 2 + 1.5 * load + (20 if chance.random() < 0.002 else 0)
         yield line(
             60 * (batch + 1),
             batch=batch,
             rows=int(80_000 * load),
-            took=took,
+            duration_s=duration_s,
             slowest=1.2,
             commit=0.12,
             partitions=[1] * 12,
@@ -144,21 +146,21 @@ def falls_behind(number: int = 200) -> Iterator[str]:
     chance = random.Random(4)
     at, rows = 0.0, 60_000.0
     for batch in range(number):
-        took = rows / 20_000
-        at += took + 0.15
+        duration_s = rows / 20_000
+        at += duration_s + 0.15
         throttle = 400 if batch > 120 else 0
         yield line(
             at,
             batch=batch,
             rows=int(rows),
-            took=took,
-            outside=0.1 * took,
+            duration_s=duration_s,
+            outside=0.1 * duration_s,
             commit=0.05,
             slowest=1.2,
             spark=0.1,
-            bufferpool_wait_time_ms_total=took * 600,
+            bufferpool_wait_time_ms_total=duration_s * 600,
             produce_throttle_time_max=throttle,
-            produce_throttle_time_total=throttle * took / 2,
+            produce_throttle_time_total=throttle * duration_s / 2,
         )
         rows *= 1.012 * chance.uniform(0.97, 1.03)
 
@@ -168,7 +170,7 @@ def skewed(number: int = 300) -> Iterator[str]:
     for batch in range(number):
         hot = 14 if batch > 80 else 2
         parts = [1, 1, 1, hot, 1, 1, 0, 1, 2, 1, 1, 1]
-        yield line(30 * (batch + 1), batch=batch, took=8, slowest=4 if batch > 80 else 1.2, tasks=12, partitions=parts)
+        yield line(30 * (batch + 1), batch=batch, duration_s=8, slowest=4 if batch > 80 else 1.2, tasks=12, partitions=parts)
 
 
 STORIES = {"one": one_commit, "many": many_micro_batches, "behind": falls_behind, "skewed": skewed}

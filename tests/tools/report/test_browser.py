@@ -53,11 +53,11 @@ def browser() -> Iterator[Browser]:
     api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
     with api.sync_playwright() as playwright:
         own = Path(playwright.chromium.executable_path)
-        found = str(own) if own.exists() else next(filter(None, map(shutil.which, NAMES)), None)
-        if found is None:
+        executable = str(own) if own.exists() else next(filter(None, map(shutil.which, NAMES)), None)
+        if executable is None:
             pytest.skip("no Chromium is installed: apt-get install chromium, or .venv-tests/bin/playwright install chromium")
         sandboxed = os.geteuid() != 0  # Chromium's sandbox refuses to run as root
-        started = playwright.chromium.launch(executable_path=found, chromium_sandbox=sandboxed, timeout=LIMIT_MS)
+        started = playwright.chromium.launch(executable_path=executable, chromium_sandbox=sandboxed, timeout=LIMIT_MS)
         yield started
         started.close()
 

@@ -125,20 +125,20 @@ class Stream:
 def test_following_writes_the_page_anew_when_there_is_something_new(
     report: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    page, seen = tmp_path / "page.html", []
+    page, write_times_ns = tmp_path / "page.html", []
 
     def append() -> None:
         with report.open("a") as file:
             file.write(line(60) + "\n")
 
     def look() -> None:
-        seen.append(page.stat().st_mtime_ns)
+        write_times_ns.append(page.stat().st_mtime_ns)
 
     pause = Stream(look, look, append, look)
     assert main([str(report), "-o", str(page), "--follow"], pause) == 130
     assert pause.paused == [FOLLOW_S] * 5
     assert FOLLOW_S >= 10
-    first, unchanged, last = seen
+    first, unchanged, last = write_times_ns
     assert first == unchanged < last
     assert capsys.readouterr().out.count("see file://") == 2
     assert f'http-equiv="refresh" content="{FOLLOW_S}"' in page.read_text(encoding="utf-8")
@@ -207,18 +207,18 @@ def test_json_has_an_object_for_each_query_and_needs_no_extra(
     lines = [line(at, batch=at, rows=1_000, skipped={"zu groß": 2}) for at in (10, 20)]
     path = write(tmp_path / "r.jsonl", iter([*lines, *one_commit(), "nonsense"]))
     assert main([str(path), "--json"]) == 0
-    told = capsys.readouterr()
-    batch, stream = (json.loads(text) for text in told.out.splitlines())
+    output = capsys.readouterr()
+    batch, stream = (json.loads(text) for text in output.out.splitlines())
     assert (batch["query_id"], batch["commits"], batch["rows"]) == (None, 1, 336_774)
     assert batch["skipped_by_reason"] == {}
     assert batch["exactly_once"] is None
     assert (stream["query_id"], stream["commits"], stream["rows"]) == (QUERY, 2, 2_000)
     assert stream["skipped_by_reason"] == {"zu groß": 4}
-    assert told.out.isascii()  # `\xdf`, as a terminal without UTF-8 got it, is no JSON
+    assert output.out.isascii()  # `\xdf`, as a terminal without UTF-8 got it, is no JSON
     assert stream["topics"] == {"orders": 2_000}
     assert stream["last_at_ms"] - stream["first_at_ms"] > 10_000
     assert any("4 rows" in each["text"] and each["trouble"] for each in stream["findings"])
-    assert "1 line was left out" in told.err
+    assert "1 line was left out" in output.err
 
 
 def test_json_of_a_file_without_numbers_has_null(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -43,7 +43,7 @@ def repeated(**how: object) -> Callable[[], Iterator[str]]:
 
 
 def without_pause() -> Iterator[str]:
-    return (line(4.05 * (batch + 1), batch=batch, took=4) for batch in range(NUMBER))
+    return (line(4.05 * (batch + 1), batch=batch, duration_s=4) for batch in range(NUMBER))
 
 
 def versions(how: str, other_rows: int = 0) -> VersionSummary:
@@ -87,21 +87,21 @@ CASES: dict[str, tuple[Callable[[], Iterator[str]], str]] = {
         stream(version=versions("found", other_rows=7)),
         "140 rows of repeated versions differ from those in Kafka, and were not written",
     ),
-    "many small micro-batches": (stream(rows=40, took=0.2), "A micro-batch writes 40 rows in 200 ms"),
+    "many small micro-batches": (stream(rows=40, duration_s=0.2), "A micro-batch writes 40 rows in 200 ms"),
     "batches are small": (
         stream(rows=400_000, byte_total=2_000_000, batch_send_total=1000),
         "Batches have 2 kB only, as each task has few rows for each partition",
     ),
     "nothing is compressed": (stream(rows=400_000, byte_total=11_100_000), "went out uncompressed"),
-    "keeps up": (stream(took=3), "The stream keeps up: lately it was at work for 10 % of the time, 3 s a micro-batch"),
+    "keeps up": (stream(duration_s=3), "The stream keeps up: lately it was at work for 10 % of the time, 3 s a micro-batch"),
     "speed": (stream(), r"3,000 rows/s were written while tasks ran \(80 s\)"),
     "compresses": (stream(), "Compression leaves 40 % of the bytes"),
 }
 
 
 def rule(name: str) -> findings.FindingRule:
-    (found,) = [each for each in FINDING_RULES if each.name == name]
-    return found
+    (finding_rule,) = [each for each in FINDING_RULES if each.name == name]
+    return finding_rule
 
 
 def test_every_rule_has_a_case() -> None:
@@ -125,9 +125,9 @@ def test_a_rule_sees_what_it_is_for_and_names_its_option(name: str) -> None:
 
 
 def test_of_a_healthy_stream_no_rule_complains() -> None:
-    found = findings.findings(query_of(stream(took=3)()))
-    assert [each.sentence for each in found if each.is_trouble] == []
-    assert found[0].observation.startswith("The stream keeps up")
+    stream_findings = findings.findings(query_of(stream(duration_s=3)()))
+    assert [each.sentence for each in stream_findings if each.is_trouble] == []
+    assert stream_findings[0].observation.startswith("The stream keeps up")
 
 
 @pytest.mark.parametrize(("largest", "is_seen"), [(10, True), (9, False)])
@@ -161,7 +161,7 @@ def test_a_stream_falls_behind_by_time_and_by_rows(times: float, fuller: float, 
     """The last quarter of the micro-batches against the first."""
     late = [at >= 20 for at in range(40)]
     lines = (
-        line(at * 10 + 1, batch=at, rows=round(1000 * (fuller if late[at] else 1)), took=10 * (times if late[at] else 1))
+        line(at * 10 + 1, batch=at, rows=round(1000 * (fuller if late[at] else 1)), duration_s=10 * (times if late[at] else 1))
         for at in range(40)
     )
     assert (rule("falls behind").judge(query_of(lines)) is not None) is is_said
@@ -176,32 +176,34 @@ def test_a_stream_falls_behind_by_time_and_by_rows(times: float, fuller: float, 
     ],
 )
 def test_what_to_do_about_falling_behind_depends_on_where_the_time_goes(part: dict[str, float], advice: str) -> None:
-    lines = (line(at * at + 1, batch=at, rows=1000 * at, took=2 * at, **part) for at in range(1, 40))
+    lines = (line(at * at + 1, batch=at, rows=1000 * at, duration_s=2 * at, **part) for at in range(1, 40))
     finding = rule("falls behind").judge(query_of(lines))
     assert finding is not None
     assert advice in finding.advice
 
 
 def test_the_report_says_that_no_row_was_written() -> None:
-    (found, *_) = top_findings(
-        statistics_of(iter([line(1, rows=0, query=None, took=0.5, **dict.fromkeys(["byte_total"], 0.0))])).by_rows()
+    (finding, *_) = top_findings(
+        statistics_of(iter([line(1, rows=0, query=None, duration_s=0.5, **dict.fromkeys(["byte_total"], 0.0))])).by_rows()
     )
-    assert found.sentence.startswith("No row was written in 1 write")
+    assert finding.sentence.startswith("No row was written in 1 write")
 
 
 def test_of_a_write_of_few_rows_nothing_is_said_about_speed() -> None:
     """A write of a few rows was told to repartition, to compress, and to look at its brokers' disks."""
-    text = line(1, rows=3, query=None, took=3, slowest=3.0, tasks=3, spark=0.9, request_latency_total=900)
+    text = line(1, rows=3, query=None, duration_s=3, slowest=3.0, tasks=3, spark=0.9, request_latency_total=900)
     assert [each.sentence for each in top_findings([query_of(iter([text]))])] == ["All rows arrived: 3 rows (330 B) in 1 write."]
 
 
 def test_the_page_says_first_that_all_rows_arrived_and_then_the_heaviest() -> None:
     for name, lines in STORIES.items():
         if name != "many":
-            found = top_findings(statistics_of(lines()).by_rows())
-            assert 3 <= len(found) <= 4, name
-            assert found[0].sentence.startswith("All rows arrived: "), name
-            assert [each.weight for each in found[1:]] == sorted((each.weight for each in found[1:]), reverse=True)
+            page_findings = top_findings(statistics_of(lines()).by_rows())
+            assert 3 <= len(page_findings) <= 4, name
+            assert page_findings[0].sentence.startswith("All rows arrived: "), name
+            assert [each.weight for each in page_findings[1:]] == sorted(
+                (each.weight for each in page_findings[1:]), reverse=True
+            )
 
 
 def test_of_rows_that_were_rejected_nobody_says_that_they_arrived() -> None:
@@ -224,8 +226,8 @@ def test_nothing_is_advised_twice() -> None:
 
 def test_sentences_name_the_query_where_there_are_several() -> None:
     lines = [*stream(query="a")(), *stream(query="b", skipped={"KAFKA_X": 9})()]
-    found = top_findings(statistics_of(iter(lines)).by_rows())
-    assert found[0].observation.startswith("In query b, 180 rows were skipped")
+    all_findings = top_findings(statistics_of(iter(lines)).by_rows())
+    assert all_findings[0].observation.startswith("In query b, 180 rows were skipped")
 
 
 def test_every_option_that_a_sentence_names_exists() -> None:

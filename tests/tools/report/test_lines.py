@@ -24,12 +24,12 @@ def read(path: Path) -> tuple[list[CommitLine], Troubles]:
 
 
 def test_a_line_of_the_sink_is_read() -> None:
-    text = line(10, batch=7, rows=400, took=3, commit=0.5, partitions=(1, 3), skipped={"KAFKA_X": 2})
-    found = parse(text.encode())
-    assert (found.query, found.batch, found.rows, found.tasks, found.version) == (QUERY, 7, 400, 4, 4)
-    assert (found.committed_at_s, found.started_at_s) == (BEGAN + 10, BEGAN + 7)
-    assert (found.commit_s, found.skipped, found.dead_lettered) == (0.5, {"KAFKA_X": 2}, {})
-    assert found.partitions == {"orders": {0: 100, 1: 300}}
+    text = line(10, batch=7, rows=400, duration_s=3, commit=0.5, partitions=(1, 3), skipped={"KAFKA_X": 2})
+    commit = parse(text.encode())
+    assert (commit.query, commit.batch, commit.rows, commit.tasks, commit.version) == (QUERY, 7, 400, 4, 4)
+    assert (commit.committed_at_s, commit.started_at_s) == (BEGAN + 10, BEGAN + 7)
+    assert (commit.commit_s, commit.skipped, commit.dead_lettered) == (0.5, {"KAFKA_X": 2}, {})
+    assert commit.partitions == {"orders": {0: 100, 1: 300}}
 
 
 WRONG_VALUE = "a value is not what it should be"

@@ -42,17 +42,17 @@ class Elements(HTMLParser):
 
     def __init__(self, text: str) -> None:
         super().__init__()
-        self.found: list[tuple[str, dict[str, str | None]]] = []
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
         self.feed(text)
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.found.append((tag, dict(attrs)))
+        self.tags.append((tag, dict(attrs)))
 
 
 @pytest.mark.parametrize("name", STORIES)
 def test_a_page_needs_nothing_else_and_names_nothing_twice(name: str, tmp_path: Path) -> None:
     text = page_of(tmp_path, few(name))
-    elements = Elements(text).found
+    elements = Elements(text).tags
     assert "script" not in {tag for tag, _ in elements}
     links = [
         value for _, attributes in elements for key, value in attributes.items() if key in ("href", "src", "xlink:href", "data")

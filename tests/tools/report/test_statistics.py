@@ -33,14 +33,14 @@ def test_buckets_keep_every_sum_and_every_extreme(values: list[int | None], most
     series = Series(["a", "b"], most)
     for time, value in enumerate(values):
         series.add(time, (np.nan if value is None else value, 1.0))
-    known = [value for value in values if value is not None]
+    numbers = [value for value in values if value is not None]
     assert len(series.buckets) <= most
     assert sum(bucket.row_count for bucket in series.buckets) == len(values) == series.sum("b")
-    assert series.sum("a") == sum(known)
-    assert series.highest("a") == max(known) if known else isnan(series.highest("a"))
-    if known:
-        assert np.nanmin(series.lows("a")) == min(known)
-        assert min(known) <= series.median("a") <= max(known)
+    assert series.sum("a") == sum(numbers)
+    assert series.highest("a") == max(numbers) if numbers else isnan(series.highest("a"))
+    if numbers:
+        assert np.nanmin(series.lows("a")) == min(numbers)
+        assert min(numbers) <= series.median("a") <= max(numbers)
     assert list(series.times_s) == sorted(series.times_s)
 
 
@@ -88,29 +88,29 @@ def test_skew_is_described_in_words() -> None:
 
 
 def test_the_parts_of_a_commit_add_up_to_its_time_and_those_of_tasks_to_theirs() -> None:
-    query = query_of(line(10, took=4, commit=1, outside=0.5, spark=0.5, held_back=0.25))
+    query = query_of(line(10, duration_s=4, commit=1, outside=0.5, spark=0.5, held_back=0.25))
     assert sum(query.series.sum(name) for name in TIME_PARTS) == pytest.approx(4) == query.series.sum("wall_s")
     assert sum(query.series.sum(name) for name in TASK_PARTS) == pytest.approx(10) == query.series.sum("all_tasks_s")
 
 
 def test_a_stream_pauses_where_it_commits_nothing_for_ten_times_as_long_as_usual() -> None:
     at = [*range(10, 100, 10), *range(5000, 5100, 10), 5180]
-    query = query_of(*(line(each, batch=batch, took=4) for batch, each in enumerate(at)))
+    query = query_of(*(line(each, batch=batch, duration_s=4) for batch, each in enumerate(at)))
     ((seconds, after, until),) = query.pauses()
     assert (seconds, after, until) == (4906, BEGAN + 90, BEGAN + 5000)
-    assert query_of(*(line(each, batch=batch, took=4) for batch, each in enumerate([1, 9000]))).pauses() == []
+    assert query_of(*(line(each, batch=batch, duration_s=4) for batch, each in enumerate([1, 9000]))).pauses() == []
     writes = query_of(*(line(each, query=None) for each in at))
     assert writes.pauses() == []
 
 
 def test_the_time_between_commits_of_a_stream_is_sparks_and_no_rate_counts_it() -> None:
-    query = query_of(*(line(10 * number, batch=number, rows=1000, took=4) for number in (1, 2, 3)))
+    query = query_of(*(line(10 * number, batch=number, rows=1000, duration_s=4) for number in (1, 2, 3)))
     assert (query.series.sum("between_s"), query.series.median("busy_share")) == (12, 0.4)
     assert query.rows_per_s == 250
 
 
 def test_a_machine_with_another_clock_makes_no_time_negative() -> None:
-    text = line(10, took=4).replace(f'"started_at_ms": {(BEGAN + 6) * 1000}', f'"started_at_ms": {(BEGAN + 60) * 1000}')
+    text = line(10, duration_s=4).replace(f'"started_at_ms": {(BEGAN + 6) * 1000}', f'"started_at_ms": {(BEGAN + 60) * 1000}')
     assert query_of(text).series.sum("wall_s") == 4
 
 

@@ -103,9 +103,9 @@ def the_next_transaction(broker: FakeBroker, writer: Writer) -> None:
 
 def taken_over(broker: FakeBroker, writer: Writer, transactional_id: str) -> Writer:
     """Who ends the transaction that another process has written."""
-    known = broker.transactions.transactions[transactional_id]
+    transaction = broker.transactions.transactions[transactional_id]
     other = copy.copy(writer)
-    other.transactional_id, other.producer_id, other.epoch = transactional_id, known.producer_id, known.epoch
+    other.transactional_id, other.producer_id, other.epoch = transactional_id, transaction.producer_id, transaction.epoch
     return other
 
 
@@ -171,11 +171,11 @@ def test_a_heartbeat_that_cannot_be_read_is_not_taken_for_none(
 ) -> None:
     fetched = TransactionClient.fetch_offsets
 
-    def refuse(client: TransactionClient, groups: Any, *arguments: Any, **named: Any) -> Any:
+    def refuse(client: TransactionClient, groups: Any, *arguments: Any, **keywords: Any) -> Any:
         if any(group.endswith("-heartbeat") for group in groups):
             code = Errors.GROUP_AUTHORIZATION_FAILED.number
             raise AuthorizationError("Grant the user READ on the group 'P-q-heartbeat'", error_code=code)
-        return fetched(client, groups, *arguments, **named)
+        return fetched(client, groups, *arguments, **keywords)
 
     orphan(broker, name())
     monkeypatch.setattr(TransactionClient, "fetch_offsets", refuse)

@@ -91,7 +91,7 @@ def test_ids_that_begin_alike_and_are_of_another_prefix_are_left_out(broker: Fak
     for other in (name(prefix="P-2"), "P-free-text", "P-q-x-0", "P", "Px-q-0-0"):
         orphan(broker, other)
     assert call(console, "list", "--json") == 0
-    assert [each["transactional_id"] for each in listed(console)] == [name()]
+    assert [each["transactional_id"] for each in listing(console)] == [name()]
     assert console.noted[-1].endswith(": 1 open; all others are complete.")
 
 
@@ -100,9 +100,9 @@ def test_json_has_one_object_per_line_with_all_that_is_known(broker: FakeBroker,
     writer.commit_offset("P-3f2a%2D77-4-marker", 1)
     broker.clock.advance(1_234)
     assert call(console, "list", "--json") == 0
-    (found,) = listed(console)
-    assert [each["topic"] for each in found.pop("partitions")] == ["__consumer_offsets", "t", "t"]
-    assert found == {
+    (transaction,) = listing(console)
+    assert [each["topic"] for each in transaction.pop("partitions")] == ["__consumer_offsets", "t", "t"]
+    assert transaction == {
         "transactional_id": "P-3f2a%2D77-4-2",
         "state": "Ongoing",
         "age_ms": 1_234,
@@ -120,7 +120,7 @@ def test_json_has_one_object_per_line_with_all_that_is_known(broker: FakeBroker,
     }
 
 
-def listed(console: ScriptedConsole) -> list[dict[str, Any]]:
+def listing(console: ScriptedConsole) -> list[dict[str, Any]]:
     """What `list --json` has said of transactions; the last line is of all of them."""
     return [json.loads(line) for line in console.said[:-1]]
 
@@ -166,10 +166,10 @@ def test_the_version_is_shown_where_a_decision_names_the_transaction(broker: Fak
     mine, _ = decided(broker, ["a"], ["b"])
     other = orphan(broker, name(attempt=1)).transactional_id
     assert call(console, "list", "--json") == 0
-    found = {each["transactional_id"]: each for each in listed(console)}
-    assert found[mine]["version"] == 7
-    assert found[other]["version"] is None
-    assert found[other]["last_decision"] == {"version": 7, "state": "decided"}
+    transaction_by_id = {each["transactional_id"]: each for each in listing(console)}
+    assert transaction_by_id[mine]["version"] == 7
+    assert transaction_by_id[other]["version"] is None
+    assert transaction_by_id[other]["last_decision"] == {"version": 7, "state": "decided"}
     console.said.clear()
     assert call(console, "list") == 0
     mine_in_table = console.said.index("P-q-TASK-ATTEMPT") + 1
@@ -210,8 +210,10 @@ def test_what_is_at_rest_is_neither_listed_nor_described(broker: FakeBroker, con
         orphan(broker, name(task=task)).end(commit=task % 2 == 0)
     orphan(broker, name("another"))
     assert call(console, "list") == 0
-    asked = {each for request in broker.requests_of(ApiKey.DESCRIBE_TRANSACTIONS) for each in request.message.transactional_ids}
-    assert asked == {name("another"), "P-"}  # and whether something is hidden
+    described_ids = {
+        each for request in broker.requests_of(ApiKey.DESCRIBE_TRANSACTIONS) for each in request.message.transactional_ids
+    }
+    assert described_ids == {name("another"), "P-"}  # and whether something is hidden
     filters = [set(request.message.state_filters) for request in broker.requests_of(ApiKey.LIST_TRANSACTIONS)]
     assert {"Empty", "Ongoing", "PrepareAbort", "PrepareCommit"} in filters
     assert {"CompleteCommit"} in filters  # has the owner without a decision committed?
@@ -244,7 +246,7 @@ def test_ids_with_other_parts_are_left_alone(broker: FakeBroker, console: Script
     other = orphan(broker, "P-q-4-1b9d6bcdbbfd4b2d9b5dab8dfbbd4bed-0").transactional_id
     opened = orphan(broker, name(task=4)).transactional_id
     assert call(console, "list", "--json") == 0
-    assert [each["transactional_id"] for each in listed(console)] == [opened]
+    assert [each["transactional_id"] for each in listing(console)] == [opened]
     console.said.clear()
     assert call(console, "abort") == 0
     assert console.said[1] == "P-q-TASK-ATTEMPT"
@@ -358,12 +360,12 @@ def test_no_secret_is_shown(tmp_path: Path, where: str, capfd: pytest.CaptureFix
         properties["sasl.jaas.config"] = f"{CANARY} nonsense"
     file = tmp_path / "secrets.properties"
     file.write_text("".join(f"{key}={value}\n" for key, value in properties.items()))
-    given = ["--command-config", str(file)]
+    options = ["--command-config", str(file)]
     if where == "argument":
-        given = [word for pair in properties.items() for word in ("--command-property", "=".join(pair))]
+        options = [word for pair in properties.items() for word in ("--command-property", "=".join(pair))]
     with FakeBroker(users={"me": "right"}) as broker:
         console = ScriptedConsole(broker)
-        assert call(console, "list", *given) == (2 if where == "malformed" else 1)
+        assert call(console, "list", *options) == (2 if where == "malformed" else 1)
     if where != "malformed":
         assert "KAFKA_SASL_AUTHENTICATION_FAILED" in console.text
     printed = capfd.readouterr()
