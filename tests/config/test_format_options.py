@@ -25,8 +25,10 @@ SEVERAL_LINES = '{\n  "type":\n    "string"\n}'
 def check(**options: str) -> tuple[SinkOptions, list[str]]:
     """Names with double underscores for dots."""
     problems: list[str] = []
-    given = {"kafka.bootstrap.servers": "a:1", "topic": "t"} | {name.replace("__", "."): value for name, value in options.items()}
-    return SinkOptions.read(given, problems), problems
+    spark_options = {"kafka.bootstrap.servers": "a:1", "topic": "t"} | {
+        name.replace("__", "."): value for name, value in options.items()
+    }
+    return SinkOptions.read(spark_options, problems), problems
 
 
 def with_registry(**options: str) -> tuple[SinkOptions, list[str]]:
@@ -145,8 +147,8 @@ def test_what_contradicts_is_one_problem(options: dict[str, str], problem: str) 
 def test_use_latest_version_is_the_latest_schema_of_both() -> None:
     options, problems = with_registry(valueFormat="avro", keyFormat="framed", use__latest__version="true")
     assert problems == []
-    found = [part_options(options, options.registry, part) for part in ("key", "value")]
-    assert [each and each.schema for each in found] == [SchemaReference(LATEST)] * 2
+    both_parts = [part_options(options, options.registry, part) for part in ("key", "value")]
+    assert [each and each.schema for each in both_parts] == [SchemaReference(LATEST)] * 2
 
 
 def test_a_part_gets_its_own_options() -> None:
@@ -154,10 +156,10 @@ def test_a_part_gets_its_own_options() -> None:
         valueFormat="AVRO", valueSubject="s", valueRecordName="r", valueRecordNamespace="a.b", truncateTimestamps="true"
     )
     assert problems == []
-    found = part_options(options, options.registry, "value")
-    assert found is not None
-    assert (found.format, found.schema, found.subject) == (AVRO, None, "s")
-    assert (found.record_name, found.record_namespace, found.truncates_timestamps) == ("r", "a.b", True)
+    value_options = part_options(options, options.registry, "value")
+    assert value_options is not None
+    assert (value_options.format, value_options.schema, value_options.subject) == (AVRO, None, "s")
+    assert (value_options.record_name, value_options.record_namespace, value_options.truncates_timestamps) == ("r", "a.b", True)
 
 
 def test_a_nested_message_is_a_path() -> None:

@@ -56,5 +56,5 @@ def test_every_option_is_read_somewhere(options: type[Any], read: set[str]) -> N
 
 
 def test_every_exception_is_needed(read: set[str]) -> None:
-    known = {attribute for options in CLASSES for attribute in options_of(options)}
-    assert [each for each in ELSEWHERE if each in read or each not in known] == []
+    attributes = {attribute for options in CLASSES for attribute in options_of(options)}
+    assert [each for each in ELSEWHERE if each in read or each not in attributes] == []

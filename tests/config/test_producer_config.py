@@ -217,14 +217,20 @@ def test_a_partitioner_is_no_number_and_no_list(value: object) -> None:
 
 
 def test_unknown_keys_are_left_to_the_plugins_as_the_user_wrote_them(caplog: pytest.LogCaptureFixture) -> None:
-    given = {"interceptor.classes": "a.B", "audit.file": " /tmp/a ", "audit.rows": 5, "metric.reporters": "x", "client.id": "c"}
-    cfg = ProducerConfig.from_mapping(SERVERS | given)
+    user_options = {
+        "interceptor.classes": "a.B",
+        "audit.file": " /tmp/a ",
+        "audit.rows": 5,
+        "metric.reporters": "x",
+        "client.id": "c",
+    }
+    cfg = ProducerConfig.from_mapping(SERVERS | user_options)
     assert [record.getMessage()[:25] for record in caplog.records] == ["Option 'metric.reporters'"]
-    seen = cfg.for_plugins()
-    assert (seen["audit.file"], seen["audit.rows"], seen["client.id"]) == ("/tmp/a", 5, "c")
+    plugin_options = cfg.for_plugins()
+    assert (plugin_options["audit.file"], plugin_options["audit.rows"], plugin_options["client.id"]) == ("/tmp/a", 5, "c")
     again = ProducerConfig.from_mapping(pickle.loads(pickle.dumps(cfg.to_mapping())))
-    assert again.for_plugins() == seen
-    assert "metric.reporters" not in seen
+    assert again.for_plugins() == plugin_options
+    assert "metric.reporters" not in plugin_options
 
 
 def test_plugins_see_a_generated_client_id_and_no_bare_secret() -> None:

@@ -239,8 +239,8 @@ def test_a_malformed_option_of_a_login_is_one_problem(key: str) -> None:
 
 
 def test_all_problems_are_one_error() -> None:
-    found = problem_of({"schema.registry.url": "x", "normalize.schemas": "maybe", "basic.auth.user": CANARY})
-    assert found.startswith("3 things are wrong")
+    problem = problem_of({"schema.registry.url": "x", "normalize.schemas": "maybe", "basic.auth.user": CANARY})
+    assert problem.startswith("3 things are wrong")
 
 
 def test_a_source_that_is_not_named_is_found() -> None:
@@ -265,8 +265,8 @@ def test_a_login_in_clear_text_is_a_warning(caplog: pytest.LogCaptureFixture, mo
 def test_the_environment_may_say_which_registries_options_may_name(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(ALLOWED_REGISTRY_URLS, "https://registry:8081/, https://other")
     accepted({"schema.registry.url": f"https://me:{CANARY}@registry:8081"})
-    found = problem_of({"schema.registry.url": "https://registry:8081,https://registry:8082"})
-    assert found.startswith(
+    problem = problem_of({"schema.registry.url": "https://registry:8081,https://registry:8082"})
+    assert problem.startswith(
         f"schema.registry.url=https://registry:8082 is not in the list of the environment variable {ALLOWED_REGISTRY_URLS}"
     )
 
@@ -303,7 +303,7 @@ def test_the_samples_are_valid(sample: str) -> None:
 @pytest.mark.parametrize("value", [f"-----BEGIN PRIVATE KEY-----\n{CANARY}", f"password={CANARY}", f"first line\n{CANARY}"])
 @pytest.mark.parametrize("key", sorted(key for key, row in REGISTRY_KEYS.items() if row.kind is not PASSWORD))
 def test_a_secret_under_the_key_of_another_option_does_not_show(key: str, value: str) -> None:
-    assert "[hidden]" in (found := problem_of(URL | {key: value})) or "looks like a secret" in found
+    assert "[hidden]" in (problem := problem_of(URL | {key: value})) or "looks like a secret" in problem
 
 
 def test_what_is_picked_hides_every_secret() -> None:

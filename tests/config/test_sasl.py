@@ -192,11 +192,11 @@ def test_other_mechanisms_are_accepted_without_a_warning(options: dict[str, str]
 
 def test_a_password_in_clear_text_is_warned_of_once(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(option, "_logged_messages", set())
-    given = {"sasl__mechanism": "PLAIN", "sasl__jaas__config": f'{PLAIN} required username="a" password="{CANARY}";'}
-    accepted(**given, security__protocol="SASL_SSL")
+    options = {"sasl__mechanism": "PLAIN", "sasl__jaas__config": f'{PLAIN} required username="a" password="{CANARY}";'}
+    accepted(**options, security__protocol="SASL_SSL")
     assert caplog.records == []
     for _ in range(2):
-        accepted(**given)
+        accepted(**options)
     (record,) = caplog.records
     assert record.getMessage().startswith(
         "sasl.mechanism=PLAIN with security.protocol=SASL_PLAINTEXT sends the password in clear"
@@ -270,21 +270,21 @@ def test_a_file_is_sent_as_a_token_only_where_the_environment_allows_it(monkeypa
 
 def test_a_token_endpoint_is_any_unless_the_environment_lists_them(monkeypatch: pytest.MonkeyPatch) -> None:
     assert accepted(**ENDPOINT)
-    for listed in ("", "https://h/token/", "https://other/token"):
-        monkeypatch.setenv(ALLOWED_URLS, listed)
+    for urls in ("", "https://h/token/", "https://other/token"):
+        monkeypatch.setenv(ALLOWED_URLS, urls)
         assert ALLOWED_URLS in problem_of(**ENDPOINT)
 
 
 @pytest.mark.parametrize("name", ["file", "private.key.file", "template.file"])
 def test_a_file_of_an_assertion_is_read_only_where_the_environment_allows_it(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     key = f"sasl__oauthbearer__assertion__{name.replace('.', '__')}"
-    given = ASSERTION | {"sasl__oauthbearer__assertion__private__key__file": "/run/key"}
+    options = ASSERTION | {"sasl__oauthbearer__assertion__private__key__file": "/run/key"}
     monkeypatch.setenv(ALLOWED_FILES, "/run/key")
-    assert f"sasl.oauthbearer.assertion.{name}=/etc/passwd is not in the list" in problem_of(**given | {key: "/etc/passwd"})
+    assert f"sasl.oauthbearer.assertion.{name}=/etc/passwd is not in the list" in problem_of(**options | {key: "/etc/passwd"})
     monkeypatch.setenv(ALLOWED_FILES, "/run/key,/run/other")
-    assert accepted(**given | {key: "/run/other"})
+    assert accepted(**options | {key: "/run/other"})
     monkeypatch.delenv(ALLOWED_FILES)
-    assert ALLOWED_FILES in problem_of(**given)
+    assert ALLOWED_FILES in problem_of(**options)
 
 
 def test_a_name_without_a_directory_allows_a_file_that_spark_has_sent(monkeypatch: pytest.MonkeyPatch) -> None:

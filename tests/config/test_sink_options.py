@@ -18,8 +18,10 @@ from spark_kafka_sink.config.sink_options import BULK_DEFAULTS, SinkOptions
 def check(**options: str) -> tuple[SinkOptions, list[str]]:
     """Names with double underscores for dots; bootstrap servers unless given."""
     problems: list[str] = []
-    given = {"kafka.bootstrap.servers": "localhost:9092"} | {name.replace("__", "."): value for name, value in options.items()}
-    return SinkOptions.read(given, problems), problems
+    spark_options = {"kafka.bootstrap.servers": "localhost:9092"} | {
+        name.replace("__", "."): value for name, value in options.items()
+    }
+    return SinkOptions.read(spark_options, problems), problems
 
 
 def test_options_are_found_in_any_case() -> None:
@@ -152,15 +154,15 @@ def test_options_of_consumers_are_warnings_that_propose_nothing_else(key: str, c
 
 
 @pytest.mark.parametrize(
-    ("given", "message"),
+    ("options", "message"),
     [
         ({"topic": "  "}, "for configuration topic: a topic's name is 1 to 249 of the characters"),
         ({"includeTimestamp": "yes"}, "Expected value to be either true or false"),
         ({"maxBytesPerSecond": "10MB"}, "Invalid value 10MB for configuration maxBytesPerSecond: Not a number of type LONG"),
     ],
 )
-def test_values_that_spark_or_a_user_may_spell_otherwise_are_problems(given: dict[str, str], message: str) -> None:
-    (problem,) = check(**given)[1]
+def test_values_that_spark_or_a_user_may_spell_otherwise_are_problems(options: dict[str, str], message: str) -> None:
+    (problem,) = check(**options)[1]
     assert message in problem
 
 

@@ -32,7 +32,7 @@ def kafka_python_class(name: str) -> Any:
 
 def their_name(theirs: Any, name: str) -> str:
     """Kafka's names of AddPartitionsToTxn tell the versions of clients from those of brokers; ours has only the first."""
-    return next(found for found in (name, f"v3_and_below_{name}", f"{name}_v3_and_below") if hasattr(theirs, found))
+    return next(candidate for candidate in (name, f"v3_and_below_{name}", f"{name}_v3_and_below") if hasattr(theirs, candidate))
 
 
 def without_operations(values: Any) -> Any:

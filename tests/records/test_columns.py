@@ -81,9 +81,9 @@ def test_values_in_pieces_stay_where_they_are_and_keys_become_one() -> None:
     addresses = [[piece.buffers()[2].address for piece in each.chunks] for each in (columns.value, column)]
     assert addresses[0] == addresses[1]
     assert isinstance(columns.key, pa.BinaryArray)
-    joined = columns.in_one_piece()
-    assert isinstance(joined.value, pa.BinaryArray)
-    assert rows_of(joined) == rows_of(columns)
+    whole = columns.in_one_piece()
+    assert isinstance(whole.value, pa.BinaryArray)
+    assert rows_of(whole) == rows_of(columns)
 
 
 def test_stray_bytes_under_a_null_are_not_written() -> None:
@@ -249,9 +249,9 @@ def test_text_may_hold_any_bytes_as_key_value_and_key_of_a_header() -> None:
     raw = pa.MapArray.from_arrays(pa.array([0, 1, 2], pa.int32()), octets, octets)
     expected = record_columns(octets, octets, raw)
     for kind in (pa.string(), pa.large_string(), pa.string_view()):
-        found = record_columns(text.cast(kind), text.cast(kind), headers)
-        assert found.headers == expected.headers
-        assert (found.key.cast(pa.binary()), found.value.cast(pa.binary())) == (expected.key, expected.value)
+        columns = record_columns(text.cast(kind), text.cast(kind), headers)
+        assert columns.headers == expected.headers
+        assert (columns.key.cast(pa.binary()), columns.value.cast(pa.binary())) == (expected.key, expected.value)
 
 
 def test_a_map_of_strings_gives_headers() -> None:
@@ -327,13 +327,13 @@ def test_slices_and_taken_rows_are_those_rows(rows: list[Any], data: st.DataObje
     values, keys, headers, timestamps = ([row[column] for row in rows] for column in range(4))
     pieces = data.draw(st.sampled_from([1, 2, 3, 9]))
     cuts = [len(rows) * piece // pieces for piece in range(pieces + 1)]
-    in_pieces = pa.chunked_array([values[lo:hi] for lo, hi in itertools.pairwise(cuts)], pa.binary())
+    in_pieces = pa.chunked_array([values[cut:next_cut] for cut, next_cut in itertools.pairwise(cuts)], pa.binary())
     columns = record_columns(in_pieces, pa.array(keys, pa.binary()), pa.array(headers, HEADERS), pa.array(timestamps, pa.int64()))
     expected = [DecodedRecord(row[3], row[1], row[0], row[2] or []) for row in rows]
     start, stop = sorted(data.draw(st.tuples(st.integers(0, len(rows)), st.integers(0, len(rows)))))
     assert_rows(columns.slice(start, stop), expected[start:stop])
-    chosen = data.draw(st.lists(st.integers(0, len(rows) - 1), max_size=8)) if rows else []
-    assert_rows(columns.take(np.array(chosen, np.int64)), [expected[row] for row in chosen])
+    row_numbers = data.draw(st.lists(st.integers(0, len(rows) - 1), max_size=8)) if rows else []
+    assert_rows(columns.take(np.array(row_numbers, np.int64)), [expected[row] for row in row_numbers])
 
 
 def assert_rows(columns: RecordColumns, expected: list[DecodedRecord]) -> None:
@@ -353,7 +353,7 @@ def test_rows_of_more_than_two_gigabytes_in_all_can_be_taken() -> None:
     offsets = pa.py_buffer(np.array([0, 2**31 - 1], np.int32))
     huge = pa.Array.from_buffers(pa.binary(), 1, [None, offsets, pa.py_buffer(mmap.mmap(-1, 2**31))])  # of untouched pages
     columns = record_columns(pa.chunked_array([pa.array([b"a", b"b"]), huge, pa.array([b"c"])]))
-    taken = columns.in_one_piece().take(np.array([3, 0, 1]))
-    assert taken.value is not None
-    assert taken.value.to_pylist() == [b"c", b"a", b"b"]
-    assert taken.value_lengths.tolist() == [1, 1, 1]
+    rows = columns.in_one_piece().take(np.array([3, 0, 1]))
+    assert rows.value is not None
+    assert rows.value.to_pylist() == [b"c", b"a", b"b"]
+    assert rows.value_lengths.tolist() == [1, 1, 1]

@@ -19,7 +19,7 @@ from spark_kafka_sink.records.varint import encode_varint
 PAYLOADS = st.sampled_from([pa.binary(), pa.large_binary()])
 
 
-def joined(pieces: list[Any], rows: int, selected: list[int] | None = None) -> list[bytes]:
+def interleaved_rows(pieces: list[Any], rows: int, selected: list[int] | None = None) -> list[bytes]:
     order = None if selected is None else np.array(selected, np.int64)
     interleaved = interleave([Payload.of(piece, order) if isinstance(piece, pa.Array) else piece for piece in pieces], rows)
     offsets, data = row_offsets_and_data(interleaved.write(0, rows), rows)
@@ -61,16 +61,16 @@ def pieces_and_rows(draw: st.DrawFn) -> tuple[list[Any], list[bytes]]:
 @given(pieces_and_rows())
 def test_rows_hold_their_pieces_in_order(case: tuple[list[Any], list[bytes]]) -> None:
     pieces, expected = case
-    assert joined(pieces, len(expected)) == expected
+    assert interleaved_rows(pieces, len(expected)) == expected
 
 
 def test_selected_entries_of_payloads_go_with_the_numbers_of_the_row() -> None:
     payload = pa.array([b"zero", b"one", None, b"three"], pa.binary())
-    assert joined([np.array([7, 200]), payload, b"!"], 2, [3, 0]) == [b"\x0ethree!", b"\x90\x03zero!"]
+    assert interleaved_rows([np.array([7, 200]), payload, b"!"], 2, [3, 0]) == [b"\x0ethree!", b"\x90\x03zero!"]
 
 
 def test_no_rows_give_no_bytes() -> None:
-    assert joined([np.empty(0, np.int64), b"\0", pa.array([], pa.binary())], 0) == []
+    assert interleaved_rows([np.empty(0, np.int64), b"\0", pa.array([], pa.binary())], 0) == []
 
 
 def test_payloads_beyond_the_reach_of_int32_offsets_are_taken_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -85,7 +85,7 @@ def test_payloads_beyond_the_reach_of_int32_offsets_are_taken_in_parts(monkeypat
     ]
     payload = pa.array([b"before", *values], pa.large_binary()).slice(1)
     assert len(module._addressable_parts(payload)) == 3
-    assert joined([np.arange(6), payload], 6, [2, 3, 1, 0, 5, 4]) == [
+    assert interleaved_rows([np.arange(6), payload], 6, [2, 3, 1, 0, 5, 4]) == [
         encode_varint(number) + (values[row] or b"") for number, row in enumerate([2, 3, 1, 0, 5, 4])
     ]
     offsets, data = join_rows([Payload.of(payload), b"!"], 6)
@@ -98,7 +98,7 @@ def test_a_slice_far_inside_a_large_column_is_read_where_it_lies() -> None:
     zeros = pa.py_buffer(memoryview(mmap.mmap(-1, size)))
     offsets = np.array([0, 2**31, 2**31 + 40, size], np.int64)
     column = pa.Array.from_buffers(pa.large_binary(), 3, [None, pa.py_buffer(offsets), zeros])
-    assert joined([7, column.slice(1)], 2) == [b"\x0e" + bytes(40), b"\x0e" + bytes(24)]
+    assert interleaved_rows([7, column.slice(1)], 2) == [b"\x0e" + bytes(40), b"\x0e" + bytes(24)]
 
 
 @pytest.mark.parametrize("kind", [pa.binary(), pa.large_binary()])
@@ -110,7 +110,7 @@ def test_views_of_a_slice_take_no_memory_for_the_rows_before_it(kind: pa.DataTyp
     assert pa.total_allocated_bytes() - before < 40_000
     assert len(slices) == 40
     for start in (0, 7, 8, 9, 1003, 39_990):
-        assert joined([column.slice(start, 10)], 10) == [cell or b"" for cell in column.slice(start, 10).to_pylist()]
+        assert interleaved_rows([column.slice(start, 10)], 10) == [cell or b"" for cell in column.slice(start, 10).to_pylist()]
 
 
 def test_prefixes_share_their_bytes() -> None:
@@ -135,7 +135,7 @@ def test_rows_beyond_two_gib_are_written_with_int64_offsets() -> None:
 def test_any_rows_that_stand_together_can_be_written_alone() -> None:
     payload = pa.array([bytes([65 + row]) * 3 * row for row in range(12)])
     interleaved = interleave([np.arange(12), Payload.of(payload, np.arange(12)[::-1]), b"."], 12)
-    parts = [data_buffer(interleaved.write(lo, hi)).to_pybytes() for lo, hi in ((0, 5), (5, 5), (5, 6), (6, 12))]
+    parts = [data_buffer(interleaved.write(start, stop)).to_pybytes() for start, stop in ((0, 5), (5, 5), (5, 6), (6, 12))]
     assert b"".join(parts) == data_buffer(interleaved.write(0, 12)).to_pybytes()
     assert parts[1] == b""
     assert parts[2] == b"\x0a" + b"G" * 18 + b"."

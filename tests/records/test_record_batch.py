@@ -133,15 +133,15 @@ def test_the_rows_of_a_part_are_those_of_the_whole(order: Any) -> None:
     columns = record_columns(pa.array(["v" * row for row in range(5)]), pa.array(["k" * 2 * row for row in range(5)]), headers)
     rows = record_batch.RecordRows(columns, order, columns.base_bytes if order is None else columns.base_bytes[order])
 
-    def written(lo: int, hi: int) -> list[bytes]:
-        part = rows.interleave(lo, hi, np.arange(lo, hi), 0).write(0, hi - lo)
-        offsets, data = row_offsets_and_data(part, hi - lo)
+    def written(start: int, stop: int) -> list[bytes]:
+        part = rows.interleave(start, stop, np.arange(start, stop), 0).write(0, stop - start)
+        offsets, data = row_offsets_and_data(part, stop - start)
         return row_bytes(EncodedRecords(offsets, record_batch.octets(data)))
 
     whole = written(0, 5)
     assert len(set(whole)) == 5
-    for lo, hi in itertools.combinations(range(6), 2):
-        assert written(lo, hi) == whole[lo:hi]
+    for start, stop in itertools.combinations(range(6), 2):
+        assert written(start, stop) == whole[start:stop]
 
 
 def test_the_row_of_a_part_that_is_too_large_is_named_by_its_index_in_the_columns(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -54,20 +54,20 @@ def _of_dict(schema: dict[str, Any], names: dict[str, Any], namespace: str) -> A
     kind = schema["type"]
     if isinstance(kind, dict | list):
         return _resolved(kind, names, namespace)
-    found = dict(schema)
+    result = dict(schema)
     if kind in ("record", "enum", "fixed"):
-        found["fullname"] = full_name(schema, namespace)
-        names[found["fullname"]] = found
-        inner = found["fullname"].rpartition(".")[0]
+        result["fullname"] = full_name(schema, namespace)
+        names[result["fullname"]] = result
+        inner = result["fullname"].rpartition(".")[0]
         if kind == "record":
-            found["fields"] = [field | {"type": _resolved(field["type"], names, inner)} for field in schema["fields"]]
+            result["fields"] = [field | {"type": _resolved(field["type"], names, inner)} for field in schema["fields"]]
     elif kind == "array":
-        found["items"] = _resolved(schema["items"], names, namespace)
+        result["items"] = _resolved(schema["items"], names, namespace)
     elif kind == "map":
-        found["values"] = _resolved(schema["values"], names, namespace)
+        result["values"] = _resolved(schema["values"], names, namespace)
     elif kind not in PRIMITIVES:
         return _resolved(kind, names, namespace)
-    return found
+    return result
 
 
 def full_name(schema: dict[str, Any], namespace: str) -> str:
@@ -117,11 +117,11 @@ def _of_the_same_kind(reader: Any, writer: Any, path: str) -> Iterator[str]:
 
 def violations(level: str, new: Any, earlier: list[Any]) -> list[str]:
     """What a compatibility level forbids of `new` beside the `earlier` schemas of a subject, the latest last."""
-    found: list[str] = []
+    problems: list[str] = []
     base = level.removesuffix("_TRANSITIVE")
     for old in earlier if level.endswith("_TRANSITIVE") else earlier[-1:]:
         if base in ("BACKWARD", "FULL"):
-            found += incompatibilities(new, old)
+            problems += incompatibilities(new, old)
         if base in ("FORWARD", "FULL"):
-            found += incompatibilities(old, new)
-    return found
+            problems += incompatibilities(old, new)
+    return problems

@@ -235,10 +235,10 @@ class FakeRegistry:
         subject = self._subject(name)
         if number != "latest" and not number.isdecimal():
             raise Refusal(422, 42202, f"The specified version '{number}' is not a valid version id.")
-        wanted = len(subject.versions) if number == "latest" else int(number)
-        if not 1 <= wanted <= len(subject.versions):
+        version_number = len(subject.versions) if number == "latest" else int(number)
+        if not 1 <= version_number <= len(subject.versions):
             raise Refusal(404, 40402, f"Version {number} not found.")
-        return self._described(name, wanted)
+        return self._described(name, version_number)
 
     def _described(self, name: str, number: int) -> dict[str, Any]:
         version = self._subjects[name].versions[number - 1]
@@ -252,9 +252,9 @@ class FakeRegistry:
         raise Refusal(404, 40403, f"Schema {schema_id} not found")
 
     def _look_up(self, name: str, body: dict[str, Any], **_: Any) -> dict[str, Any]:
-        subject, wanted = self._subject(name), self._canonical(body)
+        subject, canonical = self._subject(name), self._canonical(body)
         for number, version in enumerate(subject.versions, 1):
-            if self._canonical(version.body) == wanted:
+            if self._canonical(version.body) == canonical:
                 return self._described(name, number)
         raise Refusal(404, 40403, "Schema not found")
 
@@ -273,8 +273,8 @@ class FakeRegistry:
             raise Refusal(
                 409, 409, f"Schema being registered is incompatible with an earlier schema for subject {name!r}: {wrong}"
             )
-        kept = {key: body[key] for key in ("schema", "schemaType", "references", "ruleSet") if body.get(key)}
-        subject.versions.append(Version(self._ids.setdefault(canonical, len(self._ids) + 1), kept))
+        stored_body = {key: body[key] for key in ("schema", "schemaType", "references", "ruleSet") if body.get(key)}
+        subject.versions.append(Version(self._ids.setdefault(canonical, len(self._ids) + 1), stored_body))
         return {"id": subject.versions[-1].id}
 
     def _check_compatibility(self, name: str, body: dict[str, Any], query: dict[str, str]) -> dict[str, Any]:
@@ -318,11 +318,11 @@ class FakeRegistry:
             raise Refusal(422, 42201, f"Invalid schema {body.get('schema')}, details: {error}") from error
 
     def _references(self, body: dict[str, Any]) -> dict[str, str]:
-        found: dict[str, str] = {}
+        texts: dict[str, str] = {}
         for each in body.get("references") or []:
             inner = self._version(each["subject"], str(each["version"]))
-            found |= self._references(inner) | {each["name"]: inner["schema"]}
-        return found
+            texts |= self._references(inner) | {each["name"]: inner["schema"]}
+        return texts
 
 
 # FAULTS

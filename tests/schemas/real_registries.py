@@ -79,8 +79,8 @@ def _archive() -> Path:
     settings = os.environ.get("IVY_SETTINGS_FILE") or str(HERE / "apicurio-ivysettings.xml")
     with mock.patch.dict(os.environ, IVY_SETTINGS_FILE=settings):
         (archive,) = fetch(f"apicurio-{APICURIO_VERSION}", [APICURIO]).iterdir()
-    found = hashlib.sha256(archive.read_bytes()).hexdigest()
-    assert found == APICURIO_SHA256, f"{archive} is not the archive that these tests know: delete it"
+    digest = hashlib.sha256(archive.read_bytes()).hexdigest()
+    assert digest == APICURIO_SHA256, f"{archive} is not the archive that these tests know: delete it"
     return archive
 
 

@@ -108,15 +108,15 @@ def test_letters_beyond_ascii_are_letters() -> None:
 
 def test_references_are_found_by_name_and_may_refer_on() -> None:
     schema = record("a.R", field("x", "B"), field("y", "c.C"))
-    found = parse_schema(
+    avro_record = parse_schema(
         json.dumps(schema), {"a.B": json.dumps(record("a.B", field("c", "c.C"))), "c.C": json.dumps(record("c.C"))}
     )
-    assert found.fields[1].schema == found.fields[0].schema.fields[0].schema == AvroRecord("c.C", ())
+    assert avro_record.fields[1].schema == avro_record.fields[0].schema.fields[0].schema == AvroRecord("c.C", ())
 
 
 def test_a_type_inside_a_reference_is_found_too() -> None:
-    found = parsed(record("R", field("x", "Inner")), Outer=record("Outer", field("y", record("Inner"))))
-    assert found.fields[0].schema == AvroRecord("Inner", ())
+    avro_record = parsed(record("R", field("x", "Inner")), Outer=record("Outer", field("y", record("Inner"))))
+    assert avro_record.fields[0].schema == AvroRecord("Inner", ())
 
 
 @pytest.mark.parametrize("links", [{"N": None}, {"N": "M", "M": "N"}])

@@ -217,8 +217,8 @@ def test_a_variant_is_a_problem_with_the_function_that_helps() -> None:
 
 
 def test_all_problems_are_found_at_once() -> None:
-    found = problems_of(pa.struct([("a b", pa.null()), ("c", pa.duration("s"))]), name="1x", namespace="com..acme")
-    assert len(found) == 5
+    problems = problems_of(pa.struct([("a b", pa.null()), ("c", pa.duration("s"))]), name="1x", namespace="com..acme")
+    assert len(problems) == 5
 
 
 def test_names_of_columns_are_shown_escaped() -> None:

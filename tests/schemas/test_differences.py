@@ -16,7 +16,7 @@ def record(*fields: tuple[str, Any], name: str = "Order", **more: Any) -> dict[s
     return {"type": "record", "name": name, "fields": [{"name": field, "type": type} for field, type in fields], **more}
 
 
-def told(derived: Any, registered: Any) -> list[str]:
+def differences_of(derived: Any, registered: Any) -> list[str]:
     return differences(json.dumps(derived), json.dumps(registered))
 
 
@@ -58,14 +58,14 @@ MD5 = {"type": "fixed", "name": "md5", "namespace": "com.acme", "size": 16}
     ],
 )
 def test_differences_are_listed_by_field(derived: Any, registered: Any, expected: list[str]) -> None:
-    assert told(derived, registered) == expected
+    assert differences_of(derived, registered) == expected
 
 
 def test_the_order_of_a_union_and_defaults_are_no_difference() -> None:
     """Those of to_avro are the other way round, and have no defaults: the schemas are compatible."""
     with_default = record()
     with_default["fields"] = [{"name": "a", "type": ["null", "int"], "default": None, "doc": "x"}]
-    assert told(with_default, record(("a", ["int", "null"]))) == []
+    assert differences_of(with_default, record(("a", ["int", "null"]))) == []
 
 
 @pytest.mark.parametrize("text", ["", "syntax = 'proto3';", "[" * 100_000])
@@ -84,5 +84,5 @@ ANY_JSON = st.recursive(
 
 @given(ANY_JSON, ANY_JSON)
 def test_no_text_of_a_registry_makes_the_comparison_fail(derived: Any, registered: Any) -> None:
-    assert all(isinstance(each, str) for each in told(derived, registered))
-    assert told(derived, derived) == []
+    assert all(isinstance(each, str) for each in differences_of(derived, registered))
+    assert differences_of(derived, derived) == []

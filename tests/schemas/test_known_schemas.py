@@ -38,45 +38,45 @@ def clock() -> ManualClock:
 
 
 def config(registry: FakeRegistry, **more: str) -> RegistryConfig:
-    given = {"schema.registry.url": registry.url, "schema.registry.max.retries": "0"}
-    return registry_config(given | {name.replace("__", "."): value for name, value in more.items()})
+    options = {"schema.registry.url": registry.url, "schema.registry.max.retries": "0"}
+    return registry_config(options | {name.replace("__", "."): value for name, value in more.items()})
 
 
-def known(registry: FakeRegistry, clock: ManualClock, **more: str) -> KnownSchemas:
+def schemas_of(registry: FakeRegistry, clock: ManualClock, **more: str) -> KnownSchemas:
     return KnownSchemas(config(registry, **more), clock=clock)
 
 
 def test_each_question_is_asked_once_in_a_process(registry: FakeRegistry, clock: ManualClock) -> None:
     for _ in range(3):
-        with known(registry, clock) as each:
+        with schemas_of(registry, clock) as each:
             assert (each.latest("s").text, each.version("s", 1).text, each.by_id(1).text) == (LONG, LONG, LONG)
-            found = each.lookup("s", LONG)
-            assert found is not None
-            assert found.id == 1
-            assert each.find_or_register("s", LONG, "valueSchema") == found
+            schema = each.lookup("s", LONG)
+            assert schema is not None
+            assert schema.id == 1
+            assert each.find_or_register("s", LONG, "valueSchema") == schema
         clock.advance(1_000)
     assert len(registry.requests) == 4
 
 
 def test_a_schema_that_is_not_there_yet_is_asked_for_again(registry: FakeRegistry, clock: ManualClock) -> None:
-    with known(registry, clock) as each:
+    with schemas_of(registry, clock) as each:
         assert each.lookup("s", STRING) is None
         registry.register("s", STRING)
         assert each.lookup("s", STRING) is not None
 
 
 def test_what_was_registered_is_known(registry: FakeRegistry, clock: ManualClock) -> None:
-    with known(registry, clock) as each:
+    with schemas_of(registry, clock) as each:
         written = each.find_or_register("s", STRING, "valueSchema")
-        asked = len(registry.requests)
+        request_count = len(registry.requests)
         assert each.lookup("s", STRING) == written
-    assert len(registry.requests) == asked
+    assert len(registry.requests) == request_count
 
 
 def test_a_new_latest_version_comes_in_after_a_while_and_is_logged(
     registry: FakeRegistry, clock: ManualClock, caplog: pytest.LogCaptureFixture
 ) -> None:
-    with known(registry, clock) as each:
+    with schemas_of(registry, clock) as each:
         each.latest("s")
         registry.register("s", STRING)
         clock.advance(LATEST_TTL_MS - 1)
@@ -91,7 +91,7 @@ def test_how_long_the_latest_version_is_kept_is_an_option(
     registry: FakeRegistry, clock: ManualClock, seconds: str, asks: int
 ) -> None:
     for _ in range(3):
-        known(registry, clock, latest__cache__ttl__sec=seconds).latest("s")
+        schemas_of(registry, clock, latest__cache__ttl__sec=seconds).latest("s")
         clock.advance(1_000_000)
     assert len(registry.requests) == asks
 
@@ -99,7 +99,7 @@ def test_how_long_the_latest_version_is_kept_is_an_option(
 def test_while_the_registry_is_gone_the_known_version_goes_on(
     registry: FakeRegistry, clock: ManualClock, caplog: pytest.LogCaptureFixture
 ) -> None:
-    with known(registry, clock) as each:
+    with schemas_of(registry, clock) as each:
         each.latest("s")
         each.close()
         registry.stop()
@@ -138,11 +138,11 @@ def test_while_the_server_of_tokens_is_gone_the_known_version_goes_on(
     registry: FakeRegistry, clock: ManualClock, tokens: TokenServer, is_there: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A stream ended with KAFKA_OAUTH_TOKEN_UNAVAILABLE, though it would have gone on without its registry."""
-    with known(registry, clock, **oauth(tokens)) as each:
+    with schemas_of(registry, clock, **oauth(tokens)) as each:
         each.latest("s")
     tokens.answers = [(503, b"", {}) if is_there else lambda handler: handler.connection.close()] * 100
     clock.advance(LATEST_TTL_MS)
-    with known(registry, clock, **oauth(tokens)) as each:
+    with schemas_of(registry, clock, **oauth(tokens)) as each:
         assert each.latest("s").version == 1
         with pytest.raises(AuthenticationError):
             each.latest("t")
@@ -153,18 +153,21 @@ def test_a_client_that_the_server_of_tokens_refuses_is_an_error(
     registry: FakeRegistry, clock: ManualClock, tokens: TokenServer
 ) -> None:
     """Revoked credentials were a warning, and the stream went on, though it ended when the registry itself refused them."""
-    with known(registry, clock, **oauth(tokens)) as each:
+    with schemas_of(registry, clock, **oauth(tokens)) as each:
         each.latest("s")
     tokens.answers = [(401, b'{"error": "invalid_client", "error_description": "revoked"}', {})]
     clock.advance(LATEST_TTL_MS)
-    with known(registry, clock, **oauth(tokens)) as each, pytest.raises(AuthenticationError, match="invalid_client: revoked"):
+    with (
+        schemas_of(registry, clock, **oauth(tokens)) as each,
+        pytest.raises(AuthenticationError, match="invalid_client: revoked"),
+    ):
         each.latest("s")
 
 
 def test_a_subject_that_is_gone_is_an_error_even_if_it_was_known(clock: ManualClock) -> None:
     with FakeRegistry() as registry:
         registry.register("s", LONG)
-        each = known(registry, clock)
+        each = schemas_of(registry, clock)
         each.latest("s")
         registry._subjects.clear()
         clock.advance(LATEST_TTL_MS)
@@ -175,14 +178,14 @@ def test_a_subject_that_is_gone_is_an_error_even_if_it_was_known(clock: ManualCl
 
 
 def test_other_options_are_other_answers(registry: FakeRegistry, clock: ManualClock) -> None:
-    known(registry, clock).latest("s")
-    known(registry, clock, basic__auth__user__info="me:x").latest("s")
+    schemas_of(registry, clock).latest("s")
+    schemas_of(registry, clock, basic__auth__user__info="me:x").latest("s")
     assert len(registry.requests) == 2
 
 
 def test_memory_is_bounded(registry: FakeRegistry, clock: ManualClock, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(known_schemas, "MAX_ANSWERS", 2)
-    with known(registry, clock) as each:
+    with schemas_of(registry, clock) as each:
         each.by_id(1)
         each.version("s", 1)
         each.latest("s")
@@ -195,7 +198,7 @@ def test_a_refresh_in_a_full_cache_removes_no_other_answer(
     registry: FakeRegistry, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(known_schemas, "MAX_ANSWERS", 2)
-    with known(registry, clock) as each:
+    with schemas_of(registry, clock) as each:
         each.by_id(1)
         each.latest("s")
         clock.advance(LATEST_TTL_MS)
@@ -207,16 +210,16 @@ def test_a_refresh_in_a_full_cache_removes_no_other_answer(
 def test_a_refreshed_answer_is_the_newest(registry: FakeRegistry, clock: ManualClock, monkeypatch: pytest.MonkeyPatch) -> None:
     """A refreshed answer kept its place, so the answer of a long stream was the next to be removed."""
     monkeypatch.setattr(known_schemas, "MAX_ANSWERS", 3)
-    with known(registry, clock) as each:
+    with schemas_of(registry, clock) as each:
         each.latest("s")
         each.by_id(1)
         clock.advance(LATEST_TTL_MS)
         each.latest("s")
         each.version("s", 1)
         each.lookup("s", LONG)
-        asked = len(registry.requests)
+        request_count = len(registry.requests)
         each.latest("s")
-    assert len(registry.requests) == asked
+    assert len(registry.requests) == request_count
 
 
 def test_without_a_thread_to_ask_on_the_known_version_goes_on(
@@ -227,7 +230,7 @@ def test_without_a_thread_to_ask_on_the_known_version_goes_on(
     def refuse(_: threading.Thread) -> None:
         raise RuntimeError("can't start new thread")
 
-    with known(registry, clock) as each:
+    with schemas_of(registry, clock) as each:
         each.latest("s")
         clock.advance(LATEST_TTL_MS)
         monkeypatch.setattr(threading.Thread, "start", refuse)
@@ -238,7 +241,7 @@ def test_without_a_thread_to_ask_on_the_known_version_goes_on(
 
 
 def test_a_known_answer_connects_nowhere(registry: FakeRegistry, clock: ManualClock) -> None:
-    known(registry, clock).by_id(1)
+    schemas_of(registry, clock).by_id(1)
 
     def connect(_: RegistryConfig) -> None:
         raise AssertionError("it connects")

@@ -83,16 +83,16 @@ def test_fastavro_reads_what_stands_behind_the_frame(broker: FakeBroker, registr
     write(broker, registry, ROWS, ORDER)
     (text,) = registry.texts(f"{TOPIC}-value")
     schema = fastavro.parse_schema(json.loads(text))
-    found: list[Any] = []
+    rows: list[Any] = []
     for value in broker.values(TOPIC):
         if value is None:
-            found.append(None)
+            rows.append(None)
             continue
         assert struct.unpack(">bI", value[:5])[0] == 0
         rest = io.BytesIO(value[5:])
-        found.append(fastavro.schemaless_reader(rest, schema, None))
+        rows.append(fastavro.schemaless_reader(rest, schema, None))
         assert rest.read() == b""
-    assert found == ROWS
+    assert rows == ROWS
 
 
 def test_an_old_reader_goes_on_when_a_column_is_added(broker: FakeBroker, registry: FakeRegistry) -> None:

@@ -22,8 +22,8 @@ def fake() -> Iterator[FakeRegistry]:
 
 
 def client(fake: FakeRegistry, **options: str) -> SchemaRegistry:
-    named = {key.replace("__", "."): value for key, value in options.items()}
-    return SchemaRegistry(registry_config({"schema.registry.url": fake.url, **named}))
+    settings = {key.replace("__", "."): value for key, value in options.items()}
+    return SchemaRegistry(registry_config({"schema.registry.url": fake.url, **settings}))
 
 
 # REGISTERING
@@ -128,10 +128,10 @@ def rule(mode: str | None, **more: object) -> dict[str, object]:
 @pytest.mark.parametrize("mode", ["WRITE", "WRITEREAD", None, "SOMETIMES"])
 def test_a_rule_for_writing_is_refused_by_its_name(fake: FakeRegistry, mode: str | None, kind: str) -> None:
     fake.register("s", FIRST, ruleSet={kind: [rule(mode)]})
-    for found in (client(fake).latest("s"), client(fake).by_id(1), client(fake).register("s", FIRST)):
-        assert found.write_rules == "encryptPII (TRANSFORM, ENCRYPT)"
+    for schema in (client(fake).latest("s"), client(fake).by_id(1), client(fake).register("s", FIRST)):
+        assert schema.write_rules == "encryptPII (TRANSFORM, ENCRYPT)"
         with pytest.raises(RegistryError, match="encryptPII") as error:
-            found.require_writable()
+            schema.require_writable()
         assert condition(error) == "WRITE_RULE"
     with pytest.raises(RegistryError, match="encryptPII"):
         client(fake).find_or_register("s", FIRST, "valueSchema")
@@ -173,8 +173,8 @@ def test_references_are_followed_to_the_end(fake: FakeRegistry) -> None:
     fake.register("inner", inner)
     fake.register("middle", middle, references=[{"name": "com.acme.Inner", "subject": "inner", "version": 1}])
     fake.register("outer", outer, references=[{"name": "com.acme.Middle", "subject": "middle", "version": 1}])
-    found = client(fake).latest("outer").references
-    assert {name: json.loads(text) for name, text in found.items()} == {
+    references = client(fake).latest("outer").references
+    assert {name: json.loads(text) for name, text in references.items()} == {
         "com.acme.Middle": json.loads(middle),
         "com.acme.Inner": json.loads(inner),
     }
@@ -249,5 +249,5 @@ def test_the_latest_schema_is_found_by_its_content_where_blanks_matter(fake: Fak
         return True
 
     with fake.fail_with(knows_no_such_text):
-        found = client(fake, auto__register__schemas="false").find_or_register("s", FIRST, "valueSchema")
-    assert (found.id, found.version) == (1, 1)
+        schema = client(fake, auto__register__schemas="false").find_or_register("s", FIRST, "valueSchema")
+    assert (schema.id, schema.version) == (1, 1)

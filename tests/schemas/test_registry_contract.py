@@ -70,9 +70,9 @@ def test_a_registered_schema_is_found_in_every_way(registry: SchemaRegistry, sub
     assert plain(registered) == (subject, 1, "AVRO", json.loads(FIRST), None)
     assert registry.latest(subject).id == registry.version(subject, 1).id == registered.id
     assert plain(registry.latest(subject)) == plain(registered)
-    found = registry.lookup(subject, FIRST)
-    assert found is not None
-    assert (found.id, found.version) == (registered.id, 1)
+    schema = registry.lookup(subject, FIRST)
+    assert schema is not None
+    assert (schema.id, schema.version) == (registered.id, 1)
     by_id = registry.by_id(registered.id)
     assert (by_id.id, json.loads(by_id.text), by_id.references) == (registered.id, json.loads(FIRST), {})
 
@@ -116,9 +116,9 @@ def test_invalid_schemas_are_refused(registry: SchemaRegistry, subject: str, req
 
 def test_a_schema_is_found_whatever_its_blanks_are(registry: SchemaRegistry, subject: str) -> None:
     registered = registry.register(subject, FIRST)
-    found = registry.lookup(subject, json.dumps(json.loads(FIRST), indent=2))
-    assert found is not None
-    assert found.id == registered.id
+    schema = registry.lookup(subject, json.dumps(json.loads(FIRST), indent=2))
+    assert schema is not None
+    assert schema.id == registered.id
 
 
 def test_references_come_with_the_schema(registry_url: str, registry: SchemaRegistry, subject: str) -> None:
@@ -127,9 +127,9 @@ def test_references_come_with_the_schema(registry_url: str, registry: SchemaRegi
     registry.register(f"inner-{subject}", inner)
     reference = {"name": "com.acme.Inner", "subject": f"inner-{subject}", "version": 1}
     another_client(registry_url, "POST", ("subjects", subject, "versions"), {"schema": outer, "references": [reference]})
-    found = registry.latest(subject)
-    assert {name: json.loads(text) for name, text in found.references.items()} == {"com.acme.Inner": json.loads(inner)}
-    assert registry.by_id(found.id).references == found.references
+    schema = registry.latest(subject)
+    assert {name: json.loads(text) for name, text in schema.references.items()} == {"com.acme.Inner": json.loads(inner)}
+    assert registry.by_id(schema.id).references == schema.references
 
 
 def another_client(url: str, method: str, path: tuple[str, ...], body: dict[str, Any]) -> Any:

@@ -49,8 +49,8 @@ def nothing_secret_is_logged(caplog: pytest.LogCaptureFixture) -> Iterator[None]
 
 
 def client(url: str, **options: str) -> SchemaRegistry:
-    named = {key.replace("__", "."): value for key, value in options.items()}
-    return SchemaRegistry(registry_config({"schema.registry.url": url, **QUICK, **named}))
+    settings = {key.replace("__", "."): value for key, value in options.items()}
+    return SchemaRegistry(registry_config({"schema.registry.url": url, **QUICK, **settings}))
 
 
 def refusal(registry: SchemaRegistry) -> KafkaError:
@@ -343,8 +343,8 @@ def test_a_reference_that_no_time_is_left_for_is_named_in_the_error(fake: FakeRe
         references = [{"name": "a", "subject": "b", "version": next(numbers)}]
         return answers(200, json.dumps({"id": 1, "schema": "x", "references": references}).encode())(handler)
 
-    given = {"schema.registry.url": fake.url, "schema.registry.default.api.timeout.ms": "5000"}
-    registry = SchemaRegistry(registry_config(given), clock)
+    settings = {"schema.registry.url": fake.url, "schema.registry.default.api.timeout.ms": "5000"}
+    registry = SchemaRegistry(registry_config(settings), clock)
     with fake.fail_with(slow), pytest.raises(RegistryError, match=r"reference a: .* all of .*timeout\.ms=5000 for the requests"):
         registry.latest("s")
 

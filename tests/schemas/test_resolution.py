@@ -228,9 +228,9 @@ def test_branches_that_a_default_does_not_fit_are_work_too() -> None:
     schema: Any = "string"
     default: Any = ""
     for depth in range(11):
-        named = [branch["name"] for branch in schema] if isinstance(schema, list) else schema
+        branch_names = [branch["name"] for branch in schema] if isinstance(schema, list) else schema
         first = record(field("f", schema), field("z", "int"), name=f"A{depth}")
-        schema = [first, record(field("f", named), name=f"B{depth}")]
+        schema = [first, record(field("f", branch_names), name=f"B{depth}")]
         default = {"f": default}
     items = field("b", {"type": "array", "items": schema}, default=[default] * 300)
     [problem] = problems_of(pa.struct([]), record(items))

@@ -30,9 +30,9 @@ def test_subjects_are_named_as_confluents_strategies_name_them(strategy: str, ex
 
 
 def test_key_and_value_have_strategies_of_their_own() -> None:
-    found = config("RecordNameStrategy", "key")
-    assert subject_for(found, "key", "orders", RECORD) == RECORD
-    assert subject_for(found, "value", "orders", RECORD) == "orders-value"
+    settings = config("RecordNameStrategy", "key")
+    assert subject_for(settings, "key", "orders", RECORD) == RECORD
+    assert subject_for(settings, "value", "orders", RECORD) == "orders-value"
     assert subject_for(config("RecordNameStrategy"), "key", "orders", None) == "orders-key"
 
 

@@ -129,14 +129,14 @@ def test_a_dictionary_may_have_views(type: pa.DataType, schema: str) -> None:
 def refused(column: pa.Array | pa.ChunkedArray, schema: Any, truncates_timestamps: bool = False) -> list[tuple[Any, ...]]:
     """(rows, field, reason) of those that are refused; the others are checked: written as if they were alone."""
     encoder = encoder_for(column.type, schema, truncates_timestamps)
-    values, found = encoder.encode(column, b"\0")
+    values, refused_rows = encoder.encode(column, b"\0")
     values.validate(full=True)
-    bad = {int(row) for each in found for row in each.rows}
+    bad = {int(row) for each in refused_rows for row in each.rows}
     good = [row for row in range(len(column)) if row not in bad]
     assert [values[row].as_py() for row in bad] == [None] * len(bad)
     alone = encoder.encode(column.take(pa.array(good, pa.int64())), b"\0")
     assert (alone.refused_rows, alone.values.to_pylist()) == ([], [values[row].as_py() for row in good])
-    return [(each.rows.tolist(), each.field, each.reason) for each in found]
+    return [(each.rows.tolist(), each.field, each.reason) for each in refused_rows]
 
 
 IS_NULL = "it is null, which the schema does not allow"

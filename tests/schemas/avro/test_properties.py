@@ -93,12 +93,12 @@ def texts_and_bytes() -> list[Case]:
     strings = [pa.string(), pa.large_string(), pa.string_view(), pa.dictionary(pa.int16(), pa.string())]
     symbols = ("A", "B", "größe", "A2", "a")
     enum = {"type": "enum", "name": "E", "symbols": symbols[:2] + symbols[3:]}
-    named = st.sampled_from(enum["symbols"])
+    enum_values = st.sampled_from(enum["symbols"])
     fixed = {"type": "fixed", "name": "F", "size": 16}
     of_16 = st.binary(min_size=16, max_size=16)
     return [
         *(Case(type, "string", TEXTS) for type in strings),
-        *(Case(type, enum, named) for type in strings),
+        *(Case(type, enum, enum_values) for type in strings),
         *(Case(type, "bytes", BYTES) for type in (pa.binary(), pa.large_binary(), pa.binary_view())),
         *(Case(type, fixed, of_16) for type in (pa.binary(), pa.binary(16))),
         Case(pa.binary(16), "bytes", of_16),
