@@ -94,7 +94,7 @@ class ScriptedNetwork:
         return Coordinator(key=key, node_id=node_id, host=f"broker{node_id}", port=9010 + node_id)
 
     def requests_of(self, api_key: ApiKey) -> list[ClientRequest]:
-        return [request for request in self.network.sent if api_key == request.message.API_KEY]
+        return [request for request in self.network.sent_requests if api_key == request.message.API_KEY]
 
 
 class Ending(Operation[str, str]):

@@ -53,11 +53,11 @@ def just_in_time(net: ScriptedNetwork, answer: Script) -> Script:
 
 def ends_in_time(net: ScriptedNetwork, call: Callable[[], object]) -> list[ApiKey]:
     """Make the call, which may time out. Return the requests that it has sent, each run of the same once."""
-    began_ms, before = net.clock.now_ms(), len(net.network.sent)
+    began_ms, before = net.clock.now_ms(), len(net.network.sent_requests)
     with suppress(KafkaTimeoutError):
         call()
     assert net.clock.now_ms() - began_ms <= TIMEOUT_MS
-    return [key for key, _ in groupby(request.message.API_KEY for request in net.network.sent[before:])]
+    return [key for key, _ in groupby(request.message.API_KEY for request in net.network.sent_requests[before:])]
 
 
 def leaders(request: ClientRequest, **fields: int) -> MetadataResponse:

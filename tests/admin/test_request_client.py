@@ -260,7 +260,7 @@ def test_no_call_outlasts_its_deadline_and_its_error_names_the_last_trouble(net:
 def test_a_deadline_in_the_past_sends_nothing(net: ScriptedNetwork) -> None:
     (outcome,) = ask(net, "a", timeout_ms=0)
     assert isinstance(outcome, KafkaTimeoutError)
-    assert net.network.sent == []
+    assert net.network.sent_requests == []
 
 
 def test_an_answer_that_comes_after_the_deadline_is_ignored(net: ScriptedNetwork) -> None:

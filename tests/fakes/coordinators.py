@@ -143,17 +143,17 @@ class Coordinators:
             return error_response(message, Errors.NOT_COORDINATOR)
         return self._HANDLERS[type(message)](self, message, version, node_id)
 
-    def _wanted_node(self, message: Message, asked: int) -> int:
-        """The coordinator of the group or transactional id in the request; `asked` if the request names none or several."""
+    def _wanted_node(self, message: Message, node_id: int) -> int:
+        """The coordinator of the group or transactional id in the request; `node_id` if the request names none or several."""
         if isinstance(message, TxnOffsetCommitRequest | OffsetCommitRequest):
             return self.node_of(KeyType.GROUP, message.group_id)
         transactional_id: str | None = getattr(message, "transactional_id", None)
-        return self.node_of(KeyType.TRANSACTION, transactional_id) if transactional_id else asked
+        return self.node_of(KeyType.TRANSACTION, transactional_id) if transactional_id else node_id
 
     def _find(self, message: FindCoordinatorRequest, _version: int, _node_id: int) -> FindCoordinatorResponse:
         if message.coordinator_keys:
-            found = (self._coordinator(message.key_type, key) for key in message.coordinator_keys)
-            return FindCoordinatorResponse(coordinators=tuple(found))
+            coordinators = (self._coordinator(message.key_type, key) for key in message.coordinator_keys)
+            return FindCoordinatorResponse(coordinators=tuple(coordinators))
         one = self._coordinator(message.key_type, message.key)
         return FindCoordinatorResponse(error_code=one.error_code, node_id=one.node_id, host=one.host, port=one.port)
 
@@ -168,16 +168,16 @@ class Coordinators:
         return self.transactions.handle_init_producer_id(message, version)
 
     def _add_partitions(self, message: AddPartitionsToTxnRequest, version: int, _node_id: int) -> Message:
-        asked = (TopicPartition(topic.name, partition) for topic in message.topics for partition in topic.partitions)
-        unknown = [partition for partition in asked if not self._exists(partition)]
+        partitions = (TopicPartition(topic.name, partition) for topic in message.topics for partition in topic.partitions)
+        unknown = [partition for partition in partitions if not self._exists(partition)]
         return self.transactions.handle_add_partitions(message, version, unknown=unknown)
 
     def _add_offsets(self, message: AddOffsetsToTxnRequest, version: int, _node_id: int) -> Message:
         return self.transactions.handle_add_offsets(message, version)
 
     def _end(self, message: EndTxnRequest, version: int, _node_id: int) -> EndTxnResponse:
-        known = self.transactions.transactions.get(message.transactional_id)
-        has_written = known is not None and bool(known.partitions)  # otherwise nothing of version 1 ends with it
+        transaction = self.transactions.transactions.get(message.transactional_id)
+        has_written = transaction is not None and bool(transaction.partitions)  # otherwise nothing of version 1 ends with it
         is_v2 = version > end_txn.LAST_END_TXN_VERSION_BEFORE_TV2
         self._expect_feature(is_v2 and (has_written or message.committed), f"EndTxn v{version}")
         return self.transactions.handle_end_txn(message, version)
@@ -222,9 +222,9 @@ class Coordinators:
             "transaction.max.timeout.ms": self.transactions.max_timeout_ms,
             "offset.metadata.max.bytes": self.offsets.max_metadata_bytes,
         }
-        asked = values if resource.configuration_keys is None else values.keys() & set(resource.configuration_keys)
+        names = values if resource.configuration_keys is None else values.keys() & set(resource.configuration_keys)
         is_here = (resource.resource_type, resource.resource_name) == (ResourceType.BROKER, str(node_id))
-        configs = (DescribeConfigsResourceResult(name=name, value=str(values[name])) for name in sorted(asked) if is_here)
+        configs = (DescribeConfigsResourceResult(name=name, value=str(values[name])) for name in sorted(names) if is_here)
         return DescribeConfigsResult(
             error_code=0 if is_here else Errors.INVALID_REQUEST.number,
             resource_type=resource.resource_type,
@@ -249,11 +249,11 @@ class Coordinators:
 
 
 def _topic_config(resource: DescribeConfigsResource, settings: Mapping[str, str] | None) -> DescribeConfigsResult:
-    found = settings or {}
-    asked = found.keys() if resource.configuration_keys is None else found.keys() & set(resource.configuration_keys)
+    values = settings or {}
+    names = values.keys() if resource.configuration_keys is None else values.keys() & set(resource.configuration_keys)
     return DescribeConfigsResult(
         error_code=Errors.UNKNOWN_TOPIC_OR_PARTITION.number if settings is None else 0,
         resource_type=resource.resource_type,
         resource_name=resource.resource_name,
-        configs=tuple(DescribeConfigsResourceResult(name=name, value=found[name]) for name in sorted(asked)),
+        configs=tuple(DescribeConfigsResourceResult(name=name, value=values[name]) for name in sorted(names)),
     )

@@ -414,12 +414,12 @@ class FakeBroker:
         topic = self.topics.get(name)
         return None if topic is None else {"max.message.bytes": str(topic.max_message_bytes)} | topic.settings
 
-    def _topic_metadata(self, name: str, error: ErrorCode, asked: MetadataRequest) -> MetadataResponseTopic:
+    def _topic_metadata(self, name: str, error: ErrorCode, request: MetadataRequest) -> MetadataResponseTopic:
         topic = self.topics.get(name)
         if error:
             return MetadataResponseTopic(error_code=error.number, name=name)
         if topic is None:
-            if asked.allow_auto_topic_creation and self.auto_create_partitions is not None:
+            if request.allow_auto_topic_creation and self.auto_create_partitions is not None:
                 self.add_topic(name, self.auto_create_partitions)  # as in Kafka, only the next answer contains it
             return MetadataResponseTopic(error_code=Errors.UNKNOWN_TOPIC_OR_PARTITION.number, name=name)
         if topic.error:
@@ -434,7 +434,7 @@ class FakeBroker:
             )
             for index, log in enumerate(topic.partitions)
         ]
-        operations = topic.operations if asked.include_topic_authorized_operations else AUTHORIZED_OPERATIONS_OMITTED
+        operations = topic.operations if request.include_topic_authorized_operations else AUTHORIZED_OPERATIONS_OMITTED
         return MetadataResponseTopic(
             name=name, topic_id=topic.topic_id, partitions=tuple(partitions), topic_authorized_operations=operations
         )
@@ -497,7 +497,7 @@ class FakeBroker:
     def _topic_name(self, request: ReceivedRequest, topic: TopicProduceData) -> str | None:
         if request.header.api_version < 13:
             return topic.name
-        return next((name for name, known in self.topics.items() if known.topic_id == topic.topic_id), None)
+        return next((name for name, broker_topic in self.topics.items() if broker_topic.topic_id == topic.topic_id), None)
 
     def _produce_topic(
         self, request: ReceivedRequest, message: ProduceRequest, topic: TopicProduceData, fault: Fault | None

@@ -1,8 +1,8 @@
 """A Selector without sockets: it decodes what NetworkClient sends for the test, and delivers the test's answers in the next poll.
 
     network = FakeSelector(clock)
-    network.answer = lambda sent: ApiVersionsResponse(...) if ... else None      # None: no answer yet
-    network.respond(sent, message)                                               # later, by hand
+    network.answer = lambda request: ApiVersionsResponse(...) if ... else None   # None: no answer yet
+    network.respond(request, message)                                            # later, by hand
 
 A poll without any event advances the test's clock by its whole time-out.
 """
@@ -41,7 +41,7 @@ class FakeSelector:
         self.holds_connects = False  # connections neither succeed nor fail
         self.holds_sends = False  # requests stay unwritten
         self.attempts: list[tuple[int, Address]] = []
-        self.sent: list[Sent] = []
+        self.sent_requests: list[Sent] = []
         self.closed: list[int] = []
         self.wakeups = 0
         self.is_closed = False
@@ -50,7 +50,7 @@ class FakeSelector:
         self._connecting: list[int] = []
         self._writing: list[int] = []
         self._incoming: list[tuple[int, bytes]] = []
-        self._lost: dict[int, Disconnect] = {}
+        self._disconnects: dict[int, Disconnect] = {}
         self._clear()
 
     def _clear(self) -> None:
@@ -61,23 +61,23 @@ class FakeSelector:
 
     # FOR THE TEST
 
-    def respond(self, sent: Sent, message: Message) -> None:
+    def respond(self, request: Sent, message: Message) -> None:
         """Arrives with the next poll."""
-        self._incoming.append((sent.node_id, framed(sent.header, message)))
+        self._incoming.append((request.node_id, framed(request.header, message)))
 
     def deliver(self, node_id: int, data: bytes) -> None:
         self._incoming.append((node_id, data))
 
     def lose(self, node_id: int, reason: str = "connection reset", state: ChannelState = ChannelState.ESTABLISHED) -> None:
         """The next poll finds the connection closed."""
-        self._lost[node_id] = Disconnect(state, reason)
+        self._disconnects[node_id] = Disconnect(state, reason)
 
     def refuse(self, node_id: int, error: AuthenticationError) -> None:
         """The next poll finds that one side does not accept the other."""
-        self._lost[node_id] = Disconnect(ChannelState.AUTHENTICATION_FAILED, error.message, error)
+        self._disconnects[node_id] = Disconnect(ChannelState.AUTHENTICATION_FAILED, error.message, error)
 
     def sent_of(self, api_key: ApiKey) -> list[Sent]:
-        return [sent for sent in self.sent if sent.header.api_key == api_key]
+        return [request for request in self.sent_requests if request.header.api_key == api_key]
 
     # SELECTOR'S INTERFACE
 
@@ -92,13 +92,13 @@ class FakeSelector:
 
     def send(self, node_id: int, buffers: list[Buffer]) -> bool:
         assert node_id not in self._writing, "one request at a time"
-        sent = Sent(node_id, *read_request(b"".join(buffers)[4:]))
-        self.sent.append(sent)
+        request = Sent(node_id, *read_request(b"".join(buffers)[4:]))
+        self.sent_requests.append(request)
         if self.holds_sends:
             self._writing.append(node_id)
-        answer = self.answer(sent)
+        answer = self.answer(request)
         if answer is not None:
-            self.respond(sent, answer)
+            self.respond(request, answer)
         return not self.holds_sends
 
     def poll(self, timeout_ms: int) -> None:
@@ -110,11 +110,11 @@ class FakeSelector:
         incoming, self._incoming = self._incoming, []
         for node_id, data in incoming:
             self._receive(node_id, data)
-        for node_id, disconnect in self._lost.items():
+        for node_id, disconnect in self._disconnects.items():
             if node_id in self._framings:
                 self._forget(node_id)
                 self.disconnected[node_id] = disconnect
-        self._lost = {}
+        self._disconnects = {}
         if not (self.connected or self.completed_sends or self.completed_receives or self.disconnected):
             self.clock.advance(timeout_ms)
 

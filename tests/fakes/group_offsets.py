@@ -57,8 +57,8 @@ class Group:
 
     def settle(self, offsets: dict[TopicPartition, CommittedOffset]) -> None:
         for partition, committed in offsets.items():
-            known = self.offsets.get(partition)
-            if known is None or known.position < committed.position:
+            last_commit = self.offsets.get(partition)
+            if last_commit is None or last_commit.position < committed.position:
                 self.offsets[partition] = committed
 
 
@@ -110,8 +110,8 @@ class GroupOffsets:
 
     def handle_txn_commit(self, request: TxnOffsetCommitRequest, version: int) -> TxnOffsetCommitResponse:
         error = Errors.NONE if request.group_id else Errors.INVALID_GROUP_ID
-        asked = [TopicPartition(topic.name, data.partition_index) for topic in request.topics for data in topic.partitions]
-        if not error and any(map(self._exists, asked)):
+        partitions = [TopicPartition(topic.name, data.partition_index) for topic in request.topics for data in topic.partitions]
+        if not error and any(map(self._exists, partitions)):
             error = self._coordinator.verify(
                 request.transactional_id,
                 request.producer_id,
@@ -170,15 +170,15 @@ class GroupOffsets:
             return OffsetFetchResponseGroup(group_id=group_id, error_code=Errors.NOT_COORDINATOR.number)
         group = self.groups.get(group_id, Group())
         if topics is None:
-            asked: Iterable[TopicPartition] = sorted(group.offsets)  # without offsets that are only pending
+            partitions: Iterable[TopicPartition] = sorted(group.offsets)  # without offsets that are only pending
         else:
-            asked = [TopicPartition(topic.name, index) for topic in topics for index in topic.partition_indexes]
-        found: dict[str, list[OffsetFetchResponsePartition]] = {}
-        for partition in asked:
-            found.setdefault(partition.topic, []).append(_fetched(group, partition, require_stable))
+            partitions = [TopicPartition(topic.name, index) for topic in topics for index in topic.partition_indexes]
+        parts_by_topic: dict[str, list[OffsetFetchResponsePartition]] = {}
+        for partition in partitions:
+            parts_by_topic.setdefault(partition.topic, []).append(_fetched(group, partition, require_stable))
         return OffsetFetchResponseGroup(
             group_id=group_id,
-            topics=tuple(OffsetFetchResponseTopic(name=name, partitions=tuple(parts)) for name, parts in found.items()),
+            topics=tuple(OffsetFetchResponseTopic(name=name, partitions=tuple(parts)) for name, parts in parts_by_topic.items()),
         )
 
     # MARKERS
@@ -196,10 +196,10 @@ def _fetched(group: Group, partition: TopicPartition, require_stable: bool) -> O
     if require_stable and group.is_pending(partition):
         error = Errors.UNSTABLE_OFFSET_COMMIT.number
         return OffsetFetchResponsePartition(partition_index=partition.partition, error_code=error)
-    found = group.offsets.get(partition, CommittedOffset(NO_OFFSET, ""))
+    commit = group.offsets.get(partition, CommittedOffset(NO_OFFSET, ""))
     return OffsetFetchResponsePartition(
         partition_index=partition.partition,
-        committed_offset=found.offset,
-        metadata=found.metadata,
-        committed_leader_epoch=found.leader_epoch,
+        committed_offset=commit.offset,
+        metadata=commit.metadata,
+        committed_leader_epoch=commit.leader_epoch,
     )

@@ -61,7 +61,7 @@ class MockClient:
         self.metadata = metadata
         self.max_in_flight = max_in_flight
         self.requests: deque[ClientRequest] = deque()  # in flight, oldest first
-        self.sent: list[ClientRequest] = []  # every request ever
+        self.sent_requests: list[ClientRequest] = []  # every request ever
         self.versions: dict[int, int] = {}  # id(request) -> version it was sent in
         self.wakeups = 0
         self.poll_timeouts_ms: list[int] = []  # of every poll
@@ -208,7 +208,7 @@ class MockClient:
 
     def send(self, request: ClientRequest, now_ms: int) -> None:
         assert self.is_ready(request.node_id, now_ms), f"node {request.node_id} is not ready"
-        self.sent.append(request)
+        self.sent_requests.append(request)
         versions = self.node(request.node_id).api_versions or node_api_versions()
         try:
             version = versions.latest_usable_version(request.message.API_KEY, request.max_version)
@@ -268,9 +268,9 @@ class MockClient:
         return sum(request.node_id == node_id for request in self.requests)
 
     def _remove(self, request: ClientRequest) -> None:
-        kept = [other for other in self.requests if other is not request]
-        assert len(kept) == len(self.requests) - 1, f"not in flight: {request}"
-        self.requests = deque(kept)
+        others = [other for other in self.requests if other is not request]
+        assert len(others) == len(self.requests) - 1, f"not in flight: {request}"
+        self.requests = deque(others)
 
     def _answer(
         self,

@@ -32,7 +32,7 @@ def library() -> ctypes.CDLL:
     carried = [file for file in files("confluent-kafka") or () if file.name.startswith("librdkafka")]
     if not carried:
         raise FileNotFoundError("this build of confluent-kafka carries no librdkafka of its own")
-    found = ctypes.CDLL(str(carried[0].locate()))
+    librdkafka = ctypes.CDLL(str(carried[0].locate()))
     pointer, text, number = ctypes.c_void_p, ctypes.c_char_p, ctypes.c_int
     for name, result, arguments in (
         ("rd_kafka_conf_new", pointer, ()),
@@ -52,9 +52,9 @@ def library() -> ctypes.CDLL:
             (pointer, ctypes.c_int16, ctypes.c_size_t, ctypes.POINTER(number)),
         ),
     ):
-        function = getattr(found, name)
+        function = getattr(librdkafka, name)
         function.restype, function.argtypes = result, arguments
-    return found
+    return librdkafka
 
 
 class MockCluster:

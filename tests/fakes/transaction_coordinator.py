@@ -208,14 +208,14 @@ class TransactionCoordinator:
         self, request: AddPartitionsToTxnRequest, version: int, *, unknown: Collection[TopicPartition] = ()
     ) -> AddPartitionsToTxnResponse:
         """`unknown`: partitions that do not exist. If there are any, no partition is added."""
-        asked = [TopicPartition(topic.name, partition) for topic in request.topics for partition in topic.partitions]
+        partitions = [TopicPartition(topic.name, partition) for topic in request.topics for partition in topic.partitions]
         errors = {
             partition: Errors.UNKNOWN_TOPIC_OR_PARTITION if partition in unknown else Errors.OPERATION_NOT_ATTEMPTED
-            for partition in asked
+            for partition in partitions
         }
         if not unknown:
-            error = self.add(request.transactional_id, request.producer_id, request.producer_epoch, asked)
-            errors = dict.fromkeys(asked, _for_version(error, version, fenced_since=2))
+            error = self.add(request.transactional_id, request.producer_id, request.producer_epoch, partitions)
+            errors = dict.fromkeys(partitions, _for_version(error, version, fenced_since=2))
         return AddPartitionsToTxnResponse(
             results_by_topic=tuple(
                 AddPartitionsToTxnTopicResult(
@@ -333,7 +333,7 @@ class TransactionCoordinator:
         """`is_mine`: whether the broker that got the request coordinates a transactional id."""
         pattern = re.compile(request.transactional_id_pattern or "(?s).*")
         now_ms = self.clock.wall_ms()
-        listed = [
+        matches = [
             transaction
             for transaction in self.transactions.values()
             if is_mine(transaction.transactional_id)
@@ -350,7 +350,7 @@ class TransactionCoordinator:
                     producer_id=transaction.producer_id,
                     transaction_state=transaction.state.value,
                 )
-                for transaction in listed
+                for transaction in matches
             ),
         )
 

@@ -33,9 +33,9 @@ class ZooKeeperKafka:
     """`bootstrap_servers` lead to the broker itself, `proxied_servers` through `proxy`."""
 
     def __init__(self, work_dir: Path) -> None:
-        taken: set[int] = set()
+        taken_ports: set[int] = set()
         self._dir = work_dir
-        self._zookeeper_port, self._port, proxied_port = (free_port(taken) for _ in range(3))
+        self._zookeeper_port, self._port, proxied_port = (free_port(taken_ports) for _ in range(3))
         self.proxy = FaultProxy((HOST, proxied_port))
         self.bootstrap_servers = f"{HOST}:{self._port}"
         self.proxied_servers = self.proxy.address

@@ -34,11 +34,11 @@ class Names:
 
     def __init__(self, *answers: Sequence[str]) -> None:
         self.answers = list(answers)
-        self.asked = 0
+        self.lookup_count = 0
 
     def look_up(self) -> Sequence[str]:
-        answer = self.answers[min(self.asked, len(self.answers) - 1)]
-        self.asked += 1
+        answer = self.answers[min(self.lookup_count, len(self.answers) - 1)]
+        self.lookup_count += 1
         return answer
 
 
@@ -258,7 +258,7 @@ def test_every_address_is_tried_before_the_name_is_resolved_again() -> None:
         tried.append(connect(connection, names))
         connection.note_disconnected(NOW)
     assert tried == ["a", "b", "c", "d"]
-    assert names.asked == 2
+    assert names.lookup_count == 2
 
 
 def test_a_single_address_is_resolved_again_for_each_attempt() -> None:
@@ -267,7 +267,7 @@ def test_a_single_address_is_resolved_again_for_each_attempt() -> None:
     for _ in range(3):
         assert connect(connection, names) == "a"
         connection.note_disconnected(NOW)
-    assert names.asked == 3
+    assert names.lookup_count == 3
 
 
 def test_after_a_lost_connection_the_name_is_resolved_to_another_address_first() -> None:
@@ -277,7 +277,7 @@ def test_after_a_lost_connection_the_name_is_resolved_to_another_address_first()
     check_versions(connection)
     connection.note_disconnected(NOW)
     assert connect(connection, names) == "b"
-    assert names.asked == 2
+    assert names.lookup_count == 2
 
 
 def test_a_name_that_does_not_resolve_can_be_tried_again() -> None:

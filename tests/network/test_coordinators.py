@@ -26,8 +26,8 @@ class RememberedNodes(MockClient):
         self.learnt.append(node)
 
 
-def answer(*found: Coordinator) -> FindCoordinatorResponse:
-    return FindCoordinatorResponse(coordinators=found)
+def answer(*results: Coordinator) -> FindCoordinatorResponse:
+    return FindCoordinatorResponse(coordinators=results)
 
 
 def test_the_client_can_connect_to_every_coordinator_that_the_directory_gives() -> None:

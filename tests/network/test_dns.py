@@ -13,10 +13,10 @@ from spark_kafka_sink.network.transport import Address
 
 
 def test_a_name_resolves_to_every_address_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    found = [("10.0.0.2", 9092), ("10.0.0.1", 9092), ("10.0.0.2", 9092)]
-    answer = [(socket.AF_INET, socket.SOCK_STREAM, 6, "", address) for address in found]
+    addresses = [("10.0.0.2", 9092), ("10.0.0.1", 9092), ("10.0.0.2", 9092)]
+    answer = [(socket.AF_INET, socket.SOCK_STREAM, 6, "", address) for address in addresses]
     monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: answer)
-    assert resolve("kafka", 9092) == [Address(socket.AF_INET, address, "kafka") for address in found[:2]]
+    assert resolve("kafka", 9092) == [Address(socket.AF_INET, address, "kafka") for address in addresses[:2]]
 
 
 def test_an_address_resolves_to_itself() -> None:
@@ -37,8 +37,8 @@ def test_a_name_is_no_address_in_digits(host: str) -> None:
 
 
 def test_canonical_names_are_listed_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    found = [Address(socket.AF_INET, ("10.0.0.1", 9)), Address(socket.AF_INET, ("10.0.0.2", 9))]
-    monkeypatch.setattr(dns, "resolve", lambda *_: found)
+    addresses = [Address(socket.AF_INET, ("10.0.0.1", 9)), Address(socket.AF_INET, ("10.0.0.2", 9))]
+    monkeypatch.setattr(dns, "resolve", lambda *_: addresses)
     monkeypatch.setattr(socket, "getnameinfo", lambda *_: ("same.example", "9"))
     assert canonical_servers("alias.example", 9) == [("same.example", 9)]
 

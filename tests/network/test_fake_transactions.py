@@ -256,13 +256,13 @@ def test_only_its_coordinator_answers_for_an_id_and_a_group() -> None:
     for node in broker.nodes.values():
         node.is_running = True
     clients = [DirectClient(broker, node_id) for node_id in (0, 1)]
-    found = clients[1].ask(FindCoordinatorRequest.for_keys(KeyType.TRANSACTION, ["x", "y"]), 5)
-    assert [(coordinator.key, coordinator.node_id) for coordinator in found.coordinators] == [("x", 0), ("y", 1)]
+    response = clients[1].ask(FindCoordinatorRequest.for_keys(KeyType.TRANSACTION, ["x", "y"]), 5)
+    assert [(coordinator.key, coordinator.node_id) for coordinator in response.coordinators] == [("x", 0), ("y", 1)]
     init = InitProducerIdRequest(transactional_id="x", transaction_timeout_ms=1)
     assert clients[1].ask(init, 5).error_code == Errors.NOT_COORDINATOR.number
     assert clients[0].ask(init, 5).error_code == 0
-    listed = [client.ask(ListTransactionsRequest(), 1).transaction_states for client in clients]
-    assert [len(each) for each in listed] == [1, 0]
+    listings = [client.ask(ListTransactionsRequest(), 1).transaction_states for client in clients]
+    assert [len(each) for each in listings] == [1, 0]
     broker.move_coordinator(KeyType.TRANSACTION, "x", 1)
     described = [client.ask(DescribeTransactionsRequest(transactional_ids=("x",)), 0) for client in clients]
     assert [each.transaction_states[0].error_code for each in described] == [Errors.NOT_COORDINATOR.number, 0]
@@ -329,11 +329,11 @@ def test_a_leader_describes_its_producers(broker: FakeBroker) -> None:
 
     def described() -> list[tuple[int, int, int, int]]:
         request = DescribeProducersRequest(topics=(TopicRequest(name="t", partition_indexes=(0, 9)),))
-        known, unknown = DirectClient(broker).ask(request, 0).topics[0].partitions
-        assert unknown.error_code == Errors.UNKNOWN_TOPIC_OR_PARTITION.number
+        known_partition, unknown_partition = DirectClient(broker).ask(request, 0).topics[0].partitions
+        assert unknown_partition.error_code == Errors.UNKNOWN_TOPIC_OR_PARTITION.number
         return [
             (each.producer_id, each.producer_epoch, each.last_sequence, each.current_txn_start_offset)
-            for each in known.active_producers
+            for each in known_partition.active_producers
         ]
 
     assert described() == [(producer.producer_id, 0, 1, 0)]
@@ -398,9 +398,9 @@ def test_every_request_can_fail_and_be_throttled(broker: FakeBroker, request_: o
 
 def test_transactions_are_served_over_sockets() -> None:
     with FakeBroker(topics={"t": 1}) as broker, RawClient(broker.bootstrap_servers) as client:
-        found = client.ask(FindCoordinatorRequest.for_keys(KeyType.TRANSACTION, [ID]), 5).answer_for(ID, 5)
-        assert found is not None
-        assert f"{found.host}:{found.port}" == broker.bootstrap_servers
+        coordinator = client.ask(FindCoordinatorRequest.for_keys(KeyType.TRANSACTION, [ID]), 5).answer_for(ID, 5)
+        assert coordinator is not None
+        assert f"{coordinator.host}:{coordinator.port}" == broker.bootstrap_servers
         answer = client.ask(InitProducerIdRequest(transactional_id=ID, transaction_timeout_ms=1), 5)
         assert (answer.error_code, answer.producer_epoch) == (0, 0)
 

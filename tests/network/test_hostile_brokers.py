@@ -174,12 +174,12 @@ def test_a_client_goes_on_whatever_brokers_answer(data: st.DataObject) -> None:
     selector = FakeSelector(clock)
     is_hostile = True
 
-    def answer(sent: Sent) -> Message | None:
-        key = ApiKey(sent.header.api_key)
+    def answer(sent_request: Sent) -> Message | None:
+        key = ApiKey(sent_request.header.api_key)
         if is_hostile:
             message: Message = data.draw(answers[key])
             try:
-                message.encode(sent.header.api_version)
+                message.encode(sent_request.header.api_version)
             except ProtocolError:
                 return None  # what this version cannot carry is not answered at all
             return message
@@ -252,8 +252,8 @@ def test_names_that_brokers_tell_cannot_forge_a_log_or_make_it_long(caplog: pyte
         ),
     )
 
-    def answer(sent: Sent) -> Message:
-        if sent.header.api_key == ApiKey.METADATA:
+    def answer(sent_request: Sent) -> Message:
+        if sent_request.header.api_key == ApiKey.METADATA:
             return cluster
         features = tuple(FinalizedFeatureKey(name=forged, max_version_level=1, min_version_level=1) for _ in range(3))
         return replace(api_versions(), finalized_features=features)
@@ -296,7 +296,7 @@ def test_what_a_broker_says_at_the_login_is_bounded_in_error_and_log(caplog: pyt
         ApiKey.SASL_AUTHENTICATE: refusal,
     }
     client, _, _, clock = hostile_client(
-        lambda sent: answers[ApiKey(sent.header.api_key)],
+        lambda sent_request: answers[ApiKey(sent_request.header.api_key)],
         security_protocol="SASL_PLAINTEXT",
         sasl_mechanism="PLAIN",
         sasl_jaas_config='PlainLoginModule required username="a" password="b";',

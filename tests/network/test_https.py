@@ -20,7 +20,7 @@ def environment(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "address", "login"),
+    ("setting", "address", "login"),
     [
         ("http://p:3128", "http://p:3128", None),
         (" HTTP://p:3128/ ", "http://p:3128", None),
@@ -43,15 +43,15 @@ def environment(monkeypatch: pytest.MonkeyPatch) -> None:
     ],
 )
 def test_each_form_of_a_proxy_gives_its_address_and_login(
-    given: str, address: str, login: str | None, monkeypatch: pytest.MonkeyPatch
+    setting: str, address: str, login: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("https_proxy", given)
-    found = proxy_for(URL)
-    assert found is not None
-    assert found.address == address
-    shown = found.login and base64.b64decode(found.login.reveal().removeprefix("Basic ")).decode()
+    monkeypatch.setenv("https_proxy", setting)
+    proxy = proxy_for(URL)
+    assert proxy is not None
+    assert proxy.address == address
+    shown = proxy.login and base64.b64decode(proxy.login.reveal().removeprefix("Basic ")).decode()
     assert shown == login
-    assert "Basic" not in repr(found)
+    assert "Basic" not in repr(proxy)
 
 
 NO_PROXIES = (
@@ -60,15 +60,15 @@ NO_PROXIES = (
 )
 
 
-@pytest.mark.parametrize("given", NO_PROXIES)
-def test_what_is_no_http_proxy_is_an_error_that_does_not_quote_it(given: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("https_proxy", given)
+@pytest.mark.parametrize("setting", NO_PROXIES)
+def test_what_is_no_http_proxy_is_an_error_that_does_not_quote_it(setting: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("https_proxy", setting)
     with pytest.raises(ConfigError, match="https_proxy") as raised:
         proxy_for(URL)
     assert "me:pw" not in str(raised.value)
 
 
-@pytest.mark.parametrize("given", ["", "  "])
-def test_an_empty_proxy_is_none(given: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("https_proxy", given)
+@pytest.mark.parametrize("setting", ["", "  "])
+def test_an_empty_proxy_is_none(setting: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("https_proxy", setting)
     assert proxy_for(URL) is None

@@ -19,7 +19,7 @@ class Sender:
     """One node that is always there."""
 
     def __init__(self) -> None:
-        self.asked: list[MetadataRequest] = []
+        self.requests: list[MetadataRequest] = []
         self.interrupts: list[BaseException] = []  # each comes when a request has been sent
 
     def find_least_loaded_node(self, now_ms: int) -> tuple[Node | None, bool]:  # noqa: ARG002
@@ -37,7 +37,7 @@ class Sender:
     def renew_session(self, node_id: int, now_ms: int) -> None: ...
 
     def send_metadata_request(self, node_id: int, request: MetadataRequest, now_ms: int) -> None:  # noqa: ARG002
-        self.asked.append(request)
+        self.requests.append(request)
         if self.interrupts:
             raise self.interrupts.pop()
 
@@ -59,7 +59,7 @@ class Cluster:
         self.clock.advance(200)  # past any back-off
         self.updater.maybe_update(self.clock.now_ms())
         response = metadata(topic("orders", [0] if error is None else [], error_code=0 if error is None else error.number))
-        self.updater.handle_response(self.sender.asked[-1], response, 13, self.clock.now_ms())
+        self.updater.handle_response(self.sender.requests[-1], response, 13, self.clock.now_ms())
 
 
 @pytest.fixture
@@ -137,7 +137,7 @@ def interrupted_and_next(cluster: Cluster) -> tuple[MetadataRequest, MetadataReq
         cluster.updater.maybe_update(now_ms)
     cluster.metadata.request_update("the test says so", is_urgent=True)
     cluster.updater.maybe_update(now_ms)
-    interrupted_request, next_request = cluster.sender.asked[-2:]
+    interrupted_request, next_request = cluster.sender.requests[-2:]
     return interrupted_request, next_request
 
 

@@ -77,7 +77,7 @@ def test_features_are_those_that_the_test_says(client: MockClient) -> None:
 def test_a_request_can_be_answered_later_and_out_of_order(client: MockClient) -> None:
     first, first_answers = send(client)
     second, second_answers = send(client)
-    assert list(client.requests) == client.sent == [first, second]
+    assert list(client.requests) == client.sent_requests == [first, second]
     client.respond(ANSWER, request=second)
     poll(client)
     assert (len(first_answers), len(second_answers)) == (0, 1)
@@ -101,12 +101,12 @@ def test_responses_can_be_prepared_for_one_node(client: MockClient) -> None:
 
 
 def test_disconnect_cancels_all_of_the_node(client: MockClient, clock: ManualClock) -> None:
-    _, lost = send(client, 0)
-    _, kept = send(client, 1)
+    _, lost_answers = send(client, 0)
+    _, other_answers = send(client, 1)
     client.disconnect(0, clock.now_ms())
     poll(client)
-    assert lost[0].was_disconnected
-    assert kept == []
+    assert lost_answers[0].was_disconnected
+    assert other_answers == []
 
 
 def test_requests_time_out(client: MockClient, clock: ManualClock) -> None:

@@ -393,14 +393,14 @@ def test_closing_everything_closes_the_rest_when_one_cannot_be_closed(server: Se
 
 @ENDS_AT_ONCE
 def test_wakeup_ends_a_poll_that_waits(selector: Selector, clock: ManualClock, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked = threading.Event()  # the last thing that poll does before it waits is to look at the clock
+    clock_reading = threading.Event()  # the last thing that poll does before it waits is to look at the clock
 
     def now_ns() -> int:
-        asked.set()
+        clock_reading.set()
         return 0
 
     def wake() -> None:
-        assert asked.wait(WAIT_SECONDS)
+        assert clock_reading.wait(WAIT_SECONDS)
         for _ in range(100_000):  # more than its socket can hold
             selector.wakeup()
 
@@ -435,7 +435,7 @@ def test_idle_connections_are_closed_oldest_first_one_per_poll(selector: Selecto
     expired = []
     for _ in range(3):
         selector.poll(0)
-        expired += [(node_id, lost.state) for node_id, lost in selector.disconnected.items()]
+        expired += [(node_id, disconnect.state) for node_id, disconnect in selector.disconnected.items()]
     assert expired == [(2, ChannelState.EXPIRED)]  # 3 is idle for exactly as long as it may be
     clock.advance(1)
     selector.poll(0)

@@ -363,7 +363,7 @@ class Stage(Accumulation):
         self.run()
         assert not self.accumulator.incomplete
         self.client.batches.clear()
-        self.client.sent.clear()
+        self.client.sent_requests.clear()
 
     def run(self, rounds: int = 1) -> None:
         for _ in range(rounds):

@@ -144,9 +144,12 @@ class Network(Accumulation):
         """A round in which nothing happens waits, but no longer than a minute: else the thread spins, or sleeps for ever."""
         idle = 0
         for _ in range(rounds):
-            before_ms, before = self.now_ms, (len(self.selector.sent), len(self.selector.attempts), len(self.selector.closed))
+            before_ms, before = (
+                self.now_ms,
+                (len(self.selector.sent_requests), len(self.selector.attempts), len(self.selector.closed)),
+            )
             self.sender.run_once()
-            happened = before != (len(self.selector.sent), len(self.selector.attempts), len(self.selector.closed))
+            happened = before != (len(self.selector.sent_requests), len(self.selector.attempts), len(self.selector.closed))
             idle = 0 if happened or self.now_ms > before_ms else idle + 1
             assert idle < SPINNING
         assert max(self.selector.poll_timeouts_ms, default=0) <= MAX_SLEEP_MS

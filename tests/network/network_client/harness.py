@@ -58,12 +58,12 @@ class Net:
     def resolve(self, host: str, port: int) -> Sequence[Address]:
         return self.names(host, port)
 
-    def answer(self, sent: Sent) -> Message | None:
-        if isinstance(sent.message, ApiVersionsRequest):
+    def answer(self, request: Sent) -> Message | None:
+        if isinstance(request.message, ApiVersionsRequest):
             return api_versions(self.ranges)
-        if isinstance(sent.message, MetadataRequest):
+        if isinstance(request.message, MetadataRequest):
             return self.cluster
-        if isinstance(sent.message, SaslHandshakeRequest):
+        if isinstance(request.message, SaslHandshakeRequest):
             return self.logins
         return None
 
@@ -88,7 +88,7 @@ class Net:
 
     def send(self, node_id: int = 0, message: Any = INIT, **fields: Any) -> Sent:
         self.client.send(self.request(node_id, message, **fields), self.clock.now_ms())
-        return self.selector.sent[-1]
+        return self.selector.sent_requests[-1]
 
     def ask_for_metadata(self, polls: int = 6) -> None:
         self.metadata.request_update("test", is_urgent=True)

@@ -70,17 +70,17 @@ class SaslNet:
         self.answers_logins = True
         self.selector.answer = self.answer
 
-    def answer(self, sent: Sent) -> Message | None:
-        message = sent.message
+    def answer(self, request: Sent) -> Message | None:
+        message = request.message
         if isinstance(message, ApiVersionsRequest):
             return api_versions()
         if isinstance(message, MetadataRequest):
             return metadata(topic("orders", [0, 1]))
         if isinstance(message, SaslHandshakeRequest) and self.answers_logins:
-            self.servers[sent.node_id] = SaslServer(message.mechanism, self.users)
+            self.servers[request.node_id] = SaslServer(message.mechanism, self.users)
             return SaslHandshakeResponse(mechanisms=(message.mechanism,))
         if isinstance(message, SaslAuthenticateRequest) and self.answers_logins:
-            return self.authenticate(sent.node_id, message.auth_bytes)
+            return self.authenticate(request.node_id, message.auth_bytes)
         return None
 
     def authenticate(self, node_id: int, message: bytes) -> SaslAuthenticateResponse:
@@ -108,17 +108,17 @@ class SaslNet:
     def send(self, node_id: int = 0, **fields: Any) -> Sent:
         values: dict[str, Any] = {"expect_response": True, "request_timeout_ms": 10_000}
         self.client.send(ClientRequest(node_id, INIT, self.clock.now_ms(), **(values | fields)), self.clock.now_ms())
-        return self.selector.sent[-1]
+        return self.selector.sent_requests[-1]
 
     def logins(self, node_id: int) -> int:
-        return len([sent for sent in self.selector.sent_of(ApiKey.SASL_HANDSHAKE) if sent.node_id == node_id])
+        return len([request for request in self.selector.sent_of(ApiKey.SASL_HANDSHAKE) if request.node_id == node_id])
 
-    def answer_login(self, sent: Sent) -> None:
+    def answer_login(self, request: Sent) -> None:
         """Late."""
         self.answers_logins = True
-        answer = self.answer(sent)
+        answer = self.answer(request)
         assert answer is not None
-        self.selector.respond(sent, answer)
+        self.selector.respond(request, answer)
 
     def poll_and_raise(self) -> None:
         for _ in range(20):
@@ -145,7 +145,11 @@ def test_a_connection_is_ready_when_it_has_logged_in(mechanism: str) -> None:
     net = SaslNet(mechanism)
     net.connect(0)
     assert net.servers[0].complete
-    kinds = [(ApiKey(sent.header.api_key), sent.header.api_version) for sent in net.selector.sent if sent.node_id == 0]
+    kinds = [
+        (ApiKey(request.header.api_key), request.header.api_version)
+        for request in net.selector.sent_requests
+        if request.node_id == 0
+    ]
     exchange = [(ApiKey.SASL_AUTHENTICATE, 2)] * (2 if mechanism.startswith("SCRAM") else 1)
     assert kinds[: 3 + len(exchange)] == [
         (ApiKey.API_VERSIONS, 0), (ApiKey.SASL_HANDSHAKE, 1), *exchange, (ApiKey.API_VERSIONS, 4),
@@ -159,7 +163,7 @@ def test_nothing_is_sent_before_the_login_is_complete() -> None:
     net.ready(1)
     net.poll(5)
     assert not net.ready(1)
-    assert {ApiKey(sent.header.api_key) for sent in net.selector.sent if sent.node_id == 1} == {
+    assert {ApiKey(request.header.api_key) for request in net.selector.sent_requests if request.node_id == 1} == {
         ApiKey.API_VERSIONS,
         ApiKey.SASL_HANDSHAKE,
     }
@@ -238,7 +242,7 @@ def test_the_first_step_is_sent_at_once() -> None:
     net.connect(0)
     due(net)
     net.ready(0)
-    assert isinstance(net.selector.sent[-1].message, SaslHandshakeRequest)
+    assert isinstance(net.selector.sent_requests[-1].message, SaslHandshakeRequest)
 
 
 def test_requests_in_flight_are_answered_during_a_renewal_and_new_ones_wait() -> None:
@@ -250,7 +254,7 @@ def test_requests_in_flight_are_answered_during_a_renewal_and_new_ones_wait() ->
     net.answers_logins = False
     assert not net.ready(0)
     net.selector.respond(first, InitProducerIdResponse(producer_id=7))
-    net.answer_login(net.selector.sent[-1])
+    net.answer_login(net.selector.sent_requests[-1])
     (response,) = net.poll(4)
     assert response.message.producer_id == 7
     net.connect(0)
@@ -275,10 +279,10 @@ def test_a_renewal_waits_for_a_free_place_in_flight() -> None:
 def test_metadata_renews_a_session_too() -> None:
     net = SaslNet(metadata_max_age_ms=LIFETIME_MS // 2)
     net.connect(0)
-    asked = len(net.selector.sent_of(ApiKey.METADATA))
+    request_count = len(net.selector.sent_of(ApiKey.METADATA))
     due(net)
     net.poll(20)
-    assert len(net.selector.sent_of(ApiKey.METADATA)) > asked
+    assert len(net.selector.sent_of(ApiKey.METADATA)) > request_count
 
 
 def test_a_connection_that_nobody_uses_is_left_to_become_idle() -> None:
@@ -372,8 +376,8 @@ def test_other_connections_go_on_while_one_waits_for_its_token() -> None:
     net.ready(1)
     net.poll(4)
     assert 1 in net.worker.waiting
-    sent = net.send(0)
-    net.selector.respond(sent, InitProducerIdResponse(producer_id=7))
+    request = net.send(0)
+    net.selector.respond(request, InitProducerIdResponse(producer_id=7))
     assert len(net.poll(2)) == 1
     net.worker.holds_logins = False
     net.connect(1)

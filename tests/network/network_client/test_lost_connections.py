@@ -43,8 +43,8 @@ def test_an_answer_to_a_request_that_is_still_being_written_ends_the_connection(
     """
     net.connect(0)
     net.selector.holds_sends = True
-    sent = net.send(0)
-    net.selector.respond(sent, INIT_RESPONSE)
+    request = net.send(0)
+    net.selector.respond(request, INIT_RESPONSE)
     (response,) = net.poll()
     assert response.was_disconnected
     assert net.selector.closed == [0]
@@ -121,8 +121,8 @@ def test_bytes_that_are_no_response_end_the_connection(net: Net) -> None:
 def test_a_lost_metadata_request_is_repeated_after_back_off(net: Net) -> None:
     net.cluster = None
     net.poll(3)
-    (sent,) = net.selector.sent_of(ApiKey.METADATA)
-    net.selector.lose(sent.node_id)
+    (request,) = net.selector.sent_of(ApiKey.METADATA)
+    net.selector.lose(request.node_id)
     assert net.poll() == []  # internal requests are nobody's business
     net.cluster = metadata()
     net.connect()

@@ -35,8 +35,8 @@ def test_a_connected_node_is_preferred_then_one_that_is_being_connected(net: Net
 
 def test_a_throttled_node_is_not_least_loaded(net: Net) -> None:
     net.connect(0, 1)
-    sent = net.send(0)
-    net.selector.respond(sent, dataclasses.replace(INIT_RESPONSE, throttle_time_ms=100))
+    request = net.send(0)
+    net.selector.respond(request, dataclasses.replace(INIT_RESPONSE, throttle_time_ms=100))
     net.selector.lose(1)
     net.poll(2, timeout_ms=0)
     assert net.client.least_loaded_node(net.clock.now_ms()) is None  # the other one is backing off
@@ -72,10 +72,10 @@ def test_while_every_node_is_throttled_nobody_starts_again_from_bootstrap_server
     net.poll(50)
     assert not net.metadata.cluster().is_bootstrap
     assert net.selector.attempts == attempts
-    asked = len(net.selector.sent_of(ApiKey.METADATA))
+    request_count = len(net.selector.sent_of(ApiKey.METADATA))
     net.clock.advance(20_000)
     net.poll()
-    assert len(net.selector.sent_of(ApiKey.METADATA)) == asked + 1
+    assert len(net.selector.sent_of(ApiKey.METADATA)) == request_count + 1
 
 
 def test_among_unconnected_nodes_the_one_tried_longest_ago_comes_first(net: Net) -> None:

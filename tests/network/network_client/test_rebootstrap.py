@@ -51,13 +51,13 @@ def test_without_rebootstrap_the_known_brokers_are_tried_for_ever() -> None:
 def test_metadata_that_fails_for_too_long_makes_the_client_start_again() -> None:
     net = Net(metadata_recovery_rebootstrap_trigger_ms=60_000)
     net.connect(0, 1)
-    sent = net.send(0, request_timeout_ms=1_000_000)
+    request = net.send(0, request_timeout_ms=1_000_000)
     net.poll()
     net.cluster = None
     net.metadata.request_update("test")
     net.clock.advance(200)
     net.poll(2)
-    assert net.client.in_flight_request_count(sent.node_id) >= 1
+    assert net.client.in_flight_request_count(request.node_id) >= 1
     for _ in range(70):
         net.clock.advance(1000)
         net.poll()
@@ -84,19 +84,19 @@ def test_a_broker_can_ask_to_start_again(net: Net) -> None:
 def test_metadata_of_another_cluster_are_not_believed_and_bootstrap_is_asked(net: Net, caplog: pytest.LogCaptureFixture) -> None:
     """The address of a broker that is gone was given to a broker of another cluster: its picture must not replace ours."""
     net.connect(0, 1)
-    asked: list[int] = []
+    node_ids: list[int] = []
 
-    def answer(sent: Sent) -> Message | None:
-        if not isinstance(sent.message, MetadataRequest):
-            return net.answer(sent)
-        asked.append(sent.node_id)
-        return metadata(topic("orders", [0, 1]), cluster_id="c" if sent.node_id < 0 else "other")
+    def answer(request: Sent) -> Message | None:
+        if not isinstance(request.message, MetadataRequest):
+            return net.answer(request)
+        node_ids.append(request.node_id)
+        return metadata(topic("orders", [0, 1]), cluster_id="c" if request.node_id < 0 else "other")
 
     net.selector.answer = answer
     with caplog.at_level(logging.WARNING):
         net.ask_for_metadata()
-    assert asked[0] >= 0
-    assert asked[1] < 0
+    assert node_ids[0] >= 0
+    assert node_ids[1] < 0
     assert net.metadata.cluster().cluster_id == "c"
     assert net.metadata.permanent_error() is None
     assert "ignoring metadata from a broker of another cluster, other;" in caplog.text

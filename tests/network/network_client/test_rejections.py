@@ -209,10 +209,10 @@ def test_a_cluster_that_demands_a_login_raises_for_whoever_waits(net: Net) -> No
     net.logins = SaslHandshakeResponse(error_code=Errors.UNSUPPORTED_SASL_MECHANISM.number, mechanisms=("PLAIN",))
     net.cluster = None
 
-    def hang_up(sent: Sent) -> Message | None:
-        if isinstance(sent.message, MetadataRequest):
-            net.selector.lose(sent.node_id)
-        return net.answer(sent)
+    def hang_up(request: Sent) -> Message | None:
+        if isinstance(request.message, MetadataRequest):
+            net.selector.lose(request.node_id)
+        return net.answer(request)
 
     net.selector.answer = hang_up
     poll_until_refused(net, "one of those it offers: PLAIN")

@@ -38,10 +38,10 @@ from tests.producer.interrupting import MemoryErrors, places_of
 
 def test_a_request_is_answered(net: Net) -> None:
     net.connect(0)
-    sent = net.send()
+    request = net.send()
     assert net.client.in_flight_request_count(0) == 1
     assert net.poll() == []
-    net.selector.respond(sent, INIT_RESPONSE)
+    net.selector.respond(request, INIT_RESPONSE)
     (response,) = net.poll()
     assert response.message == INIT_RESPONSE
     assert not response.was_disconnected
@@ -115,7 +115,7 @@ def test_the_newest_features_that_a_broker_told_are_those_of_the_cluster(net: Ne
     assert net.client.finalized_features() == (-1, {})
     net.connect(0)
     assert net.client.finalized_features() == (-1, {})
-    for answer, known in (
+    for answer, features in (
         (answer_with(7, 1), (7, {"transaction.version": 1})),
         (answer_with(8, 2), (8, {"transaction.version": 2})),
         (answer_with(7, 1), (8, {"transaction.version": 2})),
@@ -123,21 +123,21 @@ def test_the_newest_features_that_a_broker_told_are_those_of_the_cluster(net: Ne
     ):
         net.selector.lose(1)
         net.poll()
-        net.selector.answer = lambda sent, answer=answer: (
-            answer if isinstance(sent.message, ApiVersionsRequest) else net.answer(sent)
+        net.selector.answer = lambda request, answer=answer: (
+            answer if isinstance(request.message, ApiVersionsRequest) else net.answer(request)
         )
         net.connect(1)
-        assert net.client.finalized_features() == known
+        assert net.client.finalized_features() == features
 
 
 def test_responses_call_back_in_the_order_of_the_requests(net: Net) -> None:
     net.connect(0)
-    sent = []
+    requests = []
     for _ in range(3):
-        sent.append(net.send())
+        requests.append(net.send())
         net.poll()
-    assert [one.header.correlation_id for one in sent] == sorted(one.header.correlation_id for one in sent)
-    for number, one in enumerate(sent):
+    assert [one.header.correlation_id for one in requests] == sorted(one.header.correlation_id for one in requests)
+    for number, one in enumerate(requests):
         net.selector.respond(one, InitProducerIdResponse(producer_id=number))
     net.poll()
     assert [response.message.producer_id for response in net.responses] == [0, 1, 2]
@@ -179,13 +179,13 @@ def test_requests_without_responses_keep_no_other_from_being_answered_or_timed_o
     answered = net.send(1)
     net.send(1, request_timeout_ms=1_000)
     net.selector.respond(answered, INIT_RESPONSE)
-    found: list[ClientResponse] = []
+    responses: list[ClientResponse] = []
     for _ in range(20):
         net.send(message=ProduceRequest(acks=0, timeout_ms=1, topic_data=()), expect_response=False)
-        found += net.poll()
+        responses += net.poll()
         net.clock.advance(100)
-    assert [each.was_disconnected for each in found if each.request.node_id == 1] == [False, True]
-    assert len(found) == 22
+    assert [each.was_disconnected for each in responses if each.request.node_id == 1] == [False, True]
+    assert len(responses) == 22
 
 
 def test_a_callback_that_raises_keeps_no_other_from_running(net: Net) -> None:
@@ -197,8 +197,8 @@ def test_a_callback_that_raises_keeps_no_other_from_running(net: Net) -> None:
     net.poll()
     net.send()
     net.poll()
-    for sent in net.selector.sent_of(ApiKey.INIT_PRODUCER_ID):
-        net.selector.respond(sent, INIT_RESPONSE)
+    for request in net.selector.sent_of(ApiKey.INIT_PRODUCER_ID):
+        net.selector.respond(request, INIT_RESPONSE)
     with pytest.raises(ValueError, match="a bug"):
         net.poll()
     assert len(net.responses) == 1
@@ -233,9 +233,9 @@ def test_answers_that_were_taken_before_a_poll_failed_are_called_back(net_of_thr
     net = net_of_three
     first = net.send(0)
     net.poll()
-    asked = fail_on_metadata(net, monkeypatch)
+    metadata_request = fail_on_metadata(net, monkeypatch)
     net.selector.respond(first, INIT_RESPONSE)
-    net.selector.respond(asked, metadata(nodes=3))
+    net.selector.respond(metadata_request, metadata(nodes=3))
     with pytest.raises(ValueError, match="a bug"):
         net.poll()
     assert [response.message for response in net.responses] == [INIT_RESPONSE]
@@ -251,19 +251,19 @@ def test_what_a_poll_that_failed_has_not_handled_is_handled_by_the_next(
     had noticed was never connected to again.
     """
     net = net_of_three
-    answered, lost = net.send(0), net.send(1)
+    answered_request, lost_request = net.send(0), net.send(1)
     net.poll()
-    asked = fail_on_metadata(net, monkeypatch)
-    net.selector.respond(asked, metadata(nodes=3))
-    net.selector.respond(answered, INIT_RESPONSE)
+    metadata_request = fail_on_metadata(net, monkeypatch)
+    net.selector.respond(metadata_request, metadata(nodes=3))
+    net.selector.respond(answered_request, INIT_RESPONSE)
     net.selector.lose(1)
     with pytest.raises(ValueError, match="a bug"):
         net.poll()
     assert net.responses == []
     net.poll()
     assert [(response.request.node_id, response.was_disconnected) for response in net.responses] == [
-        (answered.node_id, False),
-        (lost.node_id, True),
+        (answered_request.node_id, False),
+        (lost_request.node_id, True),
     ]
     net.connect(0, 1)
 
@@ -306,16 +306,16 @@ def test_an_answer_that_is_lost_in_an_error_is_not_replaced_by_the_next(
 ) -> None:
     """Each later answer of the connection went to the request before its own: rows that were refused counted as written."""
     net.connect(0)
-    sent = [net.send() for _ in range(3)]
+    requests = [net.send() for _ in range(3)]
     monkeypatch.setattr(owner, name, out_of_memory(getattr(owner, name)))
-    net.selector.respond(sent[0], INIT_RESPONSE)
+    net.selector.respond(requests[0], INIT_RESPONSE)
     with pytest.raises(MemoryError):
         net.poll()
     assert net.responses == []
-    net.selector.respond(sent[1], INIT_RESPONSE)
+    net.selector.respond(requests[1], INIT_RESPONSE)
     net.poll()
     assert [(response.correlation_id, response.was_disconnected) for response in net.responses] == [
-        (request.header.correlation_id, True) for request in sent
+        (request.header.correlation_id, True) for request in requests
     ]
     assert net.client.in_flight_request_count() == 0
     net.connect(0)
@@ -465,14 +465,14 @@ def test_a_broker_too_old_for_our_metadata_is_a_fatal_error(net: Net) -> None:
 
 
 def test_a_broker_that_refuses_our_api_versions_is_asked_in_version_0(net: Net) -> None:
-    def answer(sent: Sent) -> Message | None:
-        if isinstance(sent.message, ApiVersionsRequest) and sent.header.api_version > 0:
+    def answer(request: Sent) -> Message | None:
+        if isinstance(request.message, ApiVersionsRequest) and request.header.api_version > 0:
             return ApiVersionsResponse(error_code=35)
-        return net.answer(sent)
+        return net.answer(request)
 
     net.selector.answer = answer
     net.connect(0)
-    assert [sent.header.api_version for sent in net.selector.sent_of(ApiKey.API_VERSIONS)][:2] == [4, 0]
+    assert [request.header.api_version for request in net.selector.sent_of(ApiKey.API_VERSIONS)][:2] == [4, 0]
 
 
 def test_a_new_connection_goes_by_the_versions_of_its_own_handshake(net: Net) -> None:
@@ -532,11 +532,11 @@ def test_metadata_is_fetched_by_poll_alone(net: Net) -> None:
     net.metadata.add_topic("orders", net.clock.now_ms())
     net.poll(5)
     assert net.metadata.cluster().partition_count("orders") == 2
-    (sent,) = net.selector.sent_of(ApiKey.METADATA)
-    assert sent.node_id < 0
-    assert isinstance(sent.message, MetadataRequest)
-    assert [name.name for name in sent.message.topics or ()] == ["orders"]
-    assert sent.message.allow_auto_topic_creation
+    (request,) = net.selector.sent_of(ApiKey.METADATA)
+    assert request.node_id < 0
+    assert isinstance(request.message, MetadataRequest)
+    assert [name.name for name in request.message.topics or ()] == ["orders"]
+    assert request.message.allow_auto_topic_creation
 
 
 def test_while_metadata_is_due_no_node_is_ready(net: Net) -> None:
@@ -556,7 +556,7 @@ def test_one_metadata_request_at_a_time(net: Net) -> None:
     net.metadata.add_topic("b", net.clock.now_ms())
     net.poll(3)
     assert len(net.selector.sent_of(ApiKey.METADATA)) == before + 1
-    net.selector.respond(net.selector.sent[-1], metadata(topic("a", [0])))
+    net.selector.respond(net.selector.sent_requests[-1], metadata(topic("a", [0])))
     net.cluster = metadata(topic("b", [0]))
     net.poll()
     net.clock.advance(200)

@@ -61,14 +61,14 @@ def test_a_name_that_does_not_resolve_is_an_unreachable_broker(net: Net, caplog:
     def unknown(host: str, port: int) -> Sequence[Address]:
         raise OSError(f"[Errno -2] {host}:{port}: Name or service not known")
 
-    known, net.names = net.names, unknown
+    names, net.names = net.names, unknown
     with caplog.at_level(logging.DEBUG):
         net.poll(4)
     assert re.search(r"= node -(\d): looking up boot\1\n", caplog.text)
     assert "Name or service not known" in caplog.text
     assert "Name or service not known" in (net.metadata.last_connection_error() or "")
     assert net.selector.attempts == []
-    net.names = known
+    net.names = names
     net.connect(0)
 
 
@@ -78,8 +78,8 @@ def test_a_resolver_that_is_silent_stalls_no_other_broker(net: Net) -> None:
     net.worker.silent_names = {"broker1"}
     assert not net.ready(1)
     for _ in range(100):
-        sent = net.send(0)
-        net.selector.respond(sent, INIT_RESPONSE)
+        request = net.send(0)
+        net.selector.respond(request, INIT_RESPONSE)
         net.poll(timeout_ms=50)
         assert not net.ready(1)
     assert len(net.responses) == 100
@@ -145,12 +145,12 @@ def test_an_address_in_digits_is_connected_to_without_looking_it_up(net: Net) ->
 
 
 def test_a_resolver_that_finds_nothing_is_an_unreachable_broker(net: Net) -> None:
-    known, net.names = net.names, lambda _host, _port: []
+    names, net.names = net.names, lambda _host, _port: []
     net.poll(3)
     assert "boot1 has no address" in (net.metadata.last_connection_error() or "") or "boot2 has no address" in (
         net.metadata.last_connection_error() or ""
     )
-    net.names = known
+    net.names = names
     net.connect(0)
 
 

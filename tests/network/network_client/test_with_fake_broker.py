@@ -112,8 +112,8 @@ def test_every_version_of_init_producer_id_is_answered(version: int) -> None:
 def test_a_broker_with_any_version_of_api_versions_is_understood(newest: int) -> None:
     with FakeBroker(versions={ApiKey.API_VERSIONS: (0, newest)}) as broker, client_of(broker) as client:
         client.connect(0)
-        asked = [request.header.api_version for request in broker.requests_of(ApiKey.API_VERSIONS) if request.node_id == 0]
-        assert set(asked) == {newest}  # what was refused is not counted
+        versions = [request.header.api_version for request in broker.requests_of(ApiKey.API_VERSIONS) if request.node_id == 0]
+        assert set(versions) == {newest}  # what was refused is not counted
 
 
 def test_acks_0_is_complete_without_an_answer() -> None:

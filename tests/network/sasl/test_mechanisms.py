@@ -443,9 +443,9 @@ def test_aws_tokens_come_from_the_official_signer(monkeypatch: pytest.MonkeyPatc
     signer = FakeSigner()
     monkeypatch.setitem(sys.modules, "aws_msk_iam_sasl_signer", SimpleNamespace(__path__=[], MSKAuthTokenProvider=signer))
     monkeypatch.setitem(sys.modules, "aws_msk_iam_sasl_signer.MSKAuthTokenProvider", signer)
-    found = login(sasl__mechanism="AWS_MSK_IAM", sasl__jaas__config="software.amazon.msk.auth.iam." + jaas)
-    assert found.mechanism == "OAUTHBEARER"
-    assert Dialog(found.start("")).message == b"n,,\x01auth=Bearer " + CANARY.encode() + b"\x01\x01"
+    aws_login = login(sasl__mechanism="AWS_MSK_IAM", sasl__jaas__config="software.amazon.msk.auth.iam." + jaas)
+    assert aws_login.mechanism == "OAUTHBEARER"
+    assert Dialog(aws_login.start("")).message == b"n,,\x01auth=Bearer " + CANARY.encode() + b"\x01\x01"
     assert signer.calls == [call]
 
 
@@ -453,9 +453,9 @@ def test_what_aws_refuses_is_named_in_the_error(monkeypatch: pytest.MonkeyPatch)
     signer = FakeSigner()
     monkeypatch.setitem(sys.modules, "aws_msk_iam_sasl_signer", SimpleNamespace(__path__=[]))
     monkeypatch.setitem(sys.modules, "aws_msk_iam_sasl_signer.MSKAuthTokenProvider", signer)
-    found = login(sasl__mechanism="AWS_MSK_IAM", sasl__jaas__config='IAMLoginModule required awsRoleArn="bad";')
+    aws_login = login(sasl__mechanism="AWS_MSK_IAM", sasl__jaas__config='IAMLoginModule required awsRoleArn="bad";')
     with pytest.raises(AuthenticationError, match=r"AWS gave no token for region eu-west-1: RuntimeError: AccessDenied\\n\\x1b"):
-        Dialog(found.start(""))
+        Dialog(aws_login.start(""))
 
 
 def callback(options: Mapping[str, str]) -> str:
@@ -465,8 +465,8 @@ def callback(options: Mapping[str, str]) -> str:
 def test_a_token_callback_is_found_by_its_dotted_name() -> None:
     options = {"sasl__mechanism": "OAUTHBEARER", "sasl__jaas__config": "OAuthBearerLoginModule required token=abc;"}
     for name in (f"{__name__}.callback", f"{__name__}:callback"):
-        found = login(**options, sasl__login__callback__handler__class=name)
-        assert Dialog(found.start("")).message == b"n,,\x01auth=Bearer abc\x01\x01"
+        token_login = login(**options, sasl__login__callback__handler__class=name)
+        assert Dialog(token_login.start("")).message == b"n,,\x01auth=Bearer abc\x01\x01"
 
 
 @pytest.mark.parametrize(

@@ -261,7 +261,7 @@ class Proxy(http.server.ThreadingHTTPServer):
     daemon_threads = True
 
     def __init__(self) -> None:
-        self.seen: list[tuple[str, dict[str, str]]] = []
+        self.requests: list[tuple[str, dict[str, str]]] = []
         self.answer: Callable[[Any], None] = lambda handler: handler.send_error(403)
         super().__init__(("127.0.0.1", 0), ProxyHandler)
 
@@ -270,7 +270,7 @@ class ProxyHandler(http.server.BaseHTTPRequestHandler):
     server: Proxy
 
     def do_POST(self) -> None:
-        self.server.seen.append((self.requestline, dict(self.headers)))
+        self.server.requests.append((self.requestline, dict(self.headers)))
         self.server.answer(self)
 
     do_CONNECT = do_POST
@@ -299,7 +299,7 @@ def test_a_request_over_http_goes_through_no_proxy(server: TokenServer, proxy: P
     server.answers = [granted(), granted()]
     assert fetch(config_for(server), clock).value.reveal() == "abc"
     assert fetch(config_for(server.url.replace("127.0.0.1", "localhost")), clock).value.reveal() == "abc"
-    assert proxy.seen == []
+    assert proxy.requests == []
 
 
 def test_this_machine_is_reached_without_a_proxy_over_https_too(
@@ -309,7 +309,7 @@ def test_this_machine_is_reached_without_a_proxy_over_https_too(
     (tmp_path / "ca.pem").write_text(AUTHORITY.pem)
     trusting = entry(f'ssl.truststore.location="{tmp_path / "ca.pem"}" ssl.truststore.type=PEM')
     assert fetch(config_for(https_server), clock, trusting).value.reveal() == "abc"
-    assert proxy.seen == []
+    assert proxy.requests == []
 
 
 def test_a_proxy_for_https_is_asked_for_a_tunnel_and_sees_no_secret(
@@ -317,17 +317,17 @@ def test_a_proxy_for_https_is_asked_for_a_tunnel_and_sees_no_secret(
 ) -> None:
     config = config_for("https://login.example/token", sasl__login__retry__backoff__max__ms="0")
     assert "Tunnel connection failed: 403" in refusal(config, clock)
-    ((line, headers),) = proxy.seen
+    ((line, headers),) = proxy.requests
     assert line.startswith("CONNECT login.example:443 ")
     assert base64.b64encode(f"me:{CANARY}".encode()).decode() not in str(headers)
     assert "Proxy-Authorization" not in headers
     monkeypatch.setenv("https_proxy", f"//proxy:{CANARY}2@127.0.0.1:{proxy.server_address[1]}")
     assert "Tunnel connection failed: 403" in refusal(config, clock)
-    assert proxy.seen[1][1]["Proxy-Authorization"] == f"Basic {base64.b64encode(f'proxy:{CANARY}2'.encode()).decode()}"
+    assert proxy.requests[1][1]["Proxy-Authorization"] == f"Basic {base64.b64encode(f'proxy:{CANARY}2'.encode()).decode()}"
     monkeypatch.setenv("no_proxy", "login.example")
     monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: [])
     assert "Tunnel" not in refusal(config, clock)
-    assert len(proxy.seen) == 2
+    assert len(proxy.requests) == 2
 
 
 @pytest.mark.parametrize("form", ["http:/me:{}@host:1", "http://me:{}", "http://me:{}@host:99999", "socks5://me:{}@host:1"])

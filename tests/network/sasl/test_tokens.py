@@ -311,9 +311,9 @@ def test_what_else_a_callback_returns_is_in_the_error_by_its_type_only(returned:
 
 
 def test_a_callback_gets_the_options_and_extensions_go_along() -> None:
-    seen: list[Mapping[str, str]] = []
-    token = token_of_callback(lambda options: seen.append(options) or "abc", entry("a=b extension_c=d"))
-    assert seen == [{"a": "b", "extension_c": "d"}]
+    calls: list[Mapping[str, str]] = []
+    token = token_of_callback(lambda options: calls.append(options) or "abc", entry("a=b extension_c=d"))
+    assert calls == [{"a": "b", "extension_c": "d"}]
     assert token.extensions == {"c": "d"}
 
 

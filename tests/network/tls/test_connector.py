@@ -86,8 +86,8 @@ def receive(connection: socket.socket, size: int) -> bytes:
 
 
 def connector_of(**options: object) -> TlsConnector:
-    given = {"security_protocol": "SSL", "ssl_truststore_certificates": AUTHORITY.pem, "send_buffer_bytes": 65_536} | options
-    return TlsConnector(network_config(**given))
+    settings = {"security_protocol": "SSL", "ssl_truststore_certificates": AUTHORITY.pem, "send_buffer_bytes": 65_536} | options
+    return TlsConnector(network_config(**settings))
 
 
 @contextlib.contextmanager
@@ -119,9 +119,9 @@ def failure(serve: Callable[[socket.socket], object], connector: TlsConnector | 
             selector.send(1, framing.send(INIT, 5))
             if 1 not in selector.disconnected:
                 poll_until(selector, lambda: 1 in selector.disconnected)
-        lost = selector.disconnected[1]
+        disconnect = selector.disconnected[1]
     server.join()
-    return lost
+    return disconnect
 
 
 def answer(correlation_id: int, producer_id: int = 7) -> bytes:
@@ -217,17 +217,17 @@ def test_one_large_buffer_is_written_in_parts() -> None:
 
 def test_many_small_buffers_are_joined_once_each(monkeypatch: pytest.MonkeyPatch) -> None:
     frame: list[Buffer] = [b"%08d" % index for index in range(100_000)]  # 1,024 of them go to the transport at a time
-    joined: list[int] = []
+    piece_sizes: list[int] = []
 
     def count(buffers: list[Buffer], size: int) -> memoryview:
         piece = first_bytes(buffers, size)
-        joined.append(len(piece))
+        piece_sizes.append(len(piece))
         return piece
 
     monkeypatch.setattr(connector_module, "first_bytes", count)
     expected = b"".join(frame)
     assert received_by_a_slow_reader(frame) == expected
-    assert sum(joined) == len(expected)
+    assert sum(piece_sizes) == len(expected)
 
 
 def test_pieces_are_full_and_large_buffers_are_not_copied() -> None:
@@ -291,8 +291,8 @@ def test_a_broker_that_closes_is_reported(says_so: bool) -> None:
             else:
                 peer.shutdown(socket.SHUT_RDWR)
 
-    lost = failure(leave)
-    assert lost == Disconnect(ChannelState.ESTABLISHED, "the broker closed the connection")
+    disconnect = failure(leave)
+    assert disconnect == Disconnect(ChannelState.ESTABLISHED, "the broker closed the connection")
 
 
 @pytest.mark.parametrize("first", [b"", struct.pack(">i", 8)], ids=["nothing came", "a part came"])
@@ -313,8 +313,8 @@ def test_a_broken_pipe_while_reading_is_the_brokers_end(first: bytes, monkeypatc
             peer.sendall(bytes(1000))  # so that there is something to read
             peer.recv(1)
 
-    lost = failure(leave)
-    assert lost == Disconnect(ChannelState.ESTABLISHED, "the broker closed the connection")
+    disconnect = failure(leave)
+    assert disconnect == Disconnect(ChannelState.ESTABLISHED, "the broker closed the connection")
 
 
 def test_closing_lets_go_of_what_was_not_written() -> None:
@@ -344,9 +344,9 @@ def test_a_broker_that_dies_while_shaking_hands_may_be_tried_again(version: str)
         connection.recv(1)
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # with RST
 
-    lost = failure(die, ssl_enabled_protocols=version)
-    assert (lost.state, lost.error) == (ChannelState.NOT_CONNECTED, None)
-    assert "closed the connection during the TLS handshake" in lost.reason
+    disconnect = failure(die, ssl_enabled_protocols=version)
+    assert (disconnect.state, disconnect.error) == (ChannelState.NOT_CONNECTED, None)
+    assert "closed the connection during the TLS handshake" in disconnect.reason
 
 
 @pytest.mark.parametrize("with_reset", [True, False])
@@ -365,8 +365,8 @@ def test_wherever_a_handshake_is_cut_it_may_be_tried_again(after_bytes: int, wit
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         connection.sendall(outgoing.read(after_bytes))
 
-    lost = failure(cut)
-    assert (lost.state, lost.error) == (ChannelState.NOT_CONNECTED, None)
+    disconnect = failure(cut)
+    assert (disconnect.state, disconnect.error) == (ChannelState.NOT_CONNECTED, None)
 
 
 def test_a_broker_that_says_nothing_is_waited_for_without_spinning() -> None:
@@ -434,12 +434,12 @@ def accept_with(context: ssl.SSLContext) -> Callable[[socket.socket], object]:
     return serve
 
 
-def refused(lost: Disconnect) -> str:
-    assert lost.state is ChannelState.AUTHENTICATION_FAILED
-    assert lost.error is not None
-    assert lost.error.condition == "KAFKA_SSL_AUTHENTICATION_FAILED"
-    assert lost.error.message == lost.reason
-    return lost.reason
+def refused(disconnect: Disconnect) -> str:
+    assert disconnect.state is ChannelState.AUTHENTICATION_FAILED
+    assert disconnect.error is not None
+    assert disconnect.error.condition == "KAFKA_SSL_AUTHENTICATION_FAILED"
+    assert disconnect.error.message == disconnect.reason
+    return disconnect.reason
 
 
 @BOTH_VERSIONS
@@ -478,9 +478,9 @@ def test_addresses_are_checked_too() -> None:
         with selector_of() as selector:
             selector.connect(1, server.address._replace(host=host), Framing("test"))
             poll_until(selector, lambda: selector.is_established(1) or 1 in selector.disconnected)
-            lost = selector.disconnected.get(1, Disconnect(ChannelState.ESTABLISHED, ""))
+            disconnect = selector.disconnected.get(1, Disconnect(ChannelState.ESTABLISHED, ""))
         server.join()
-        return lost
+        return disconnect
 
     assert "IP address mismatch" in refused(outcome_for("127.0.0.1", "localhost"))
     assert outcome_for("127.0.0.1", "127.0.0.1").state is ChannelState.ESTABLISHED
@@ -570,7 +570,7 @@ def test_a_listener_without_tls_is_found_out_at_the_second_attempt() -> None:
     connector = connector_of()
     with socket.create_server(("127.0.0.1", 0)) as listener:
         address = Address(socket.AF_INET, listener.getsockname(), "localhost")
-        lost: list[Disconnect] = []
+        disconnects: list[Disconnect] = []
         with selector_of(connector) as selector:
             for _ in range(2):
                 selector.connect(1, address, Framing("test"))
@@ -579,10 +579,10 @@ def test_a_listener_without_tls_is_found_out_at_the_second_attempt() -> None:
                 thread.start()
                 poll_until(selector, lambda: 1 in selector.disconnected)
                 thread.join(WAIT_SECONDS)
-                lost.append(selector.disconnected[1])
-    assert lost[0].state is ChannelState.NOT_CONNECTED
-    assert "closed the connection during the TLS handshake" in lost[0].reason
-    assert "this listener does not speak TLS" in refused(lost[1])
+                disconnects.append(selector.disconnected[1])
+    assert disconnects[0].state is ChannelState.NOT_CONNECTED
+    assert "closed the connection during the TLS handshake" in disconnects[0].reason
+    assert "this listener does not speak TLS" in refused(disconnects[1])
 
 
 @pytest.mark.parametrize("says", [b"", b"\x15\x03\x03\x00\x02\x02\x28", struct.pack(">ii", 10, 2)])
@@ -608,9 +608,9 @@ def test_a_tls_listener_that_was_only_away_is_asked_in_tls_again(says: bytes) ->
 
 
 def test_trouble_behind_delivered_bytes_is_reported_next() -> None:
-    lost = failure(garble)
-    assert (lost.state, lost.error) == (ChannelState.ESTABLISHED, None)
-    assert "the TLS connection broke: " in lost.reason
+    disconnect = failure(garble)
+    assert (disconnect.state, disconnect.error) == (ChannelState.ESTABLISHED, None)
+    assert "the TLS connection broke: " in disconnect.reason
 
 
 def garble(connection: socket.socket) -> None:
@@ -704,8 +704,8 @@ def broker_with(context: ssl.SSLContext | None) -> Iterator[FakeBroker]:
 
 
 def producer_of(broker: FakeBroker, **options: object) -> KafkaProducer:
-    given = {"security.protocol": "ssl", "ssl.truststore.certificates": AUTHORITY.pem} | options
-    return KafkaProducer({"bootstrap.servers": broker.bootstrap_servers, **given})
+    properties = {"security.protocol": "ssl", "ssl.truststore.certificates": AUTHORITY.pem} | options
+    return KafkaProducer({"bootstrap.servers": broker.bootstrap_servers, **properties})
 
 
 def values(rows: int) -> pa.Array:

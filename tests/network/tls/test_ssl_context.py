@@ -77,25 +77,25 @@ def shake_hands(client: ssl.SSLContext, server: ssl.SSLContext) -> dict[str, Any
     ours, theirs = socket.socketpair()
     ours.settimeout(WAIT_SECONDS)
     theirs.settimeout(WAIT_SECONDS)
-    seen: dict[str, Any] = {}
+    outcome: dict[str, Any] = {}
 
     def serve() -> None:
         try:
             with server.wrap_socket(theirs, server_side=True) as secured:
-                seen["certificate"] = secured.getpeercert()
+                outcome["certificate"] = secured.getpeercert()
                 secured.sendall(b"welcome")
         except OSError as error:
-            seen["error"] = error
+            outcome["error"] = error
 
     thread = threading.Thread(target=serve)
     thread.start()
     try:
         with client.wrap_socket(ours, server_hostname="localhost") as secured:
-            seen |= {"greeting": secured.recv(7), "version": secured.version(), "cipher": secured.cipher()[0]}
+            outcome |= {"greeting": secured.recv(7), "version": secured.version(), "cipher": secured.cipher()[0]}
     finally:
         thread.join(WAIT_SECONDS)
         theirs.close()
-    return seen
+    return outcome
 
 
 # WHOM TO TRUST
@@ -262,9 +262,9 @@ def test_a_client_is_known_by_its_certificate(
     between = Authority("between", authority)
     options = keystore(between.issue("me", hosts=()), tmp_path)
     context = context_of(ssl_truststore_certificates=authority.pem, ssl_enabled_protocols=version, **options)
-    seen = shake_hands(context, authority.issue("broker").server_context(clients=authority))  # knows nothing of `between`
-    assert seen["version"] == version
-    assert seen["certificate"]["subject"] == ((("commonName", "me"),),)
+    outcome = shake_hands(context, authority.issue("broker").server_context(clients=authority))  # knows nothing of `between`
+    assert outcome["version"] == version
+    assert outcome["certificate"]["subject"] == ((("commonName", "me"),),)
 
 
 @pytest.mark.parametrize("flags", [[], ["-J-Dkeystore.pkcs12.legacy=true"]])
@@ -272,27 +272,27 @@ def test_a_client_is_known_by_a_keystore_that_keytool_made(flags: list[str], aut
     file = keytool_keystore(tmp_path / "ks.p12", CANARY, "PKCS12", *flags)
     key, made, _ = pkcs12.load_key_and_certificates(file.read_bytes(), CANARY.encode())
     context = context_of(ssl_truststore_certificates=authority.pem, ssl_keystore_location=str(file), ssl_keystore_password=CANARY)
-    seen = shake_hands(context, authority.issue("broker").server_context(clients=Certificate(key, (made,))))
-    assert int(seen["certificate"]["serialNumber"], 16) == made.serial_number
+    outcome = shake_hands(context, authority.issue("broker").server_context(clients=Certificate(key, (made,))))
+    assert int(outcome["certificate"]["serialNumber"], 16) == made.serial_number
 
 
 def test_no_key_is_left_on_a_disk(me: Certificate, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    seen: list[tuple[str, int]] = []
+    calls: list[tuple[str, int]] = []
     load = ssl.SSLContext.load_cert_chain
 
     def look(self: ssl.SSLContext, path: str, **more: Any) -> None:
-        seen.append((path, len(list(tmp_path.iterdir()))))
+        calls.append((path, len(list(tmp_path.iterdir()))))
         load(self, path, **more)
 
     monkeypatch.setattr(ssl.SSLContext, "load_cert_chain", look)
     context_of(**with_key_text(me, tmp_path))
-    assert seen[0][0].startswith("/proc/self/fd/")
-    assert seen[0][1] == 0
+    assert calls[0][0].startswith("/proc/self/fd/")
+    assert calls[0][1] == 0
     monkeypatch.delattr(os, "memfd_create")  # as on systems without it
     context_of(**with_key_text(me, tmp_path))
-    assert seen[1] == (seen[1][0], 1)
-    assert seen[1][0].startswith(str(tmp_path))
+    assert calls[1] == (calls[1][0], 1)
+    assert calls[1][0].startswith(str(tmp_path))
     assert not list(tmp_path.iterdir())
     with pytest.raises(ConfigError, match="private key does not belong"):
         context_of(ssl_keystore_key=me.key_pem(), ssl_keystore_certificate_chain=Authority("other").pem)
@@ -501,8 +501,8 @@ NOT_JAVAS = "PSK|SRP|anon|ARIA"  # suites that no Kafka listener has
 
 @needs_openssl
 def test_every_suite_that_openssl_offers_is_found_by_its_java_name() -> None:
-    listed = subprocess.run(["openssl", "ciphers", "-stdname", "ALL"], capture_output=True, text=True, check=True, timeout=60)
-    names = re.findall(r"^(\S+)\s+- (\S+)", listed.stdout, re.MULTILINE)
+    listing = subprocess.run(["openssl", "ciphers", "-stdname", "ALL"], capture_output=True, text=True, check=True, timeout=60)
+    names = re.findall(r"^(\S+)\s+- (\S+)", listing.stdout, re.MULTILINE)
     usual = [(java, openssl) for java, openssl in names if not re.search(NOT_JAVAS, java)]
     assert len(usual) > 20
     assert [(java, openssl) for java, openssl in usual if openssl_cipher_name(java) != openssl] == []

@@ -113,7 +113,7 @@ def test_with_acks_0_rows_are_done_when_they_are_written_and_offsets_are_unknown
     delivery = stage.send(b"a", b"b")
     assert delivery.done()
     assert delivery.result(0).offsets[tp()] == OffsetRange(-1, -1, 2, delivery.offsets[tp()].bytes)
-    assert stage.client.sent[-1].expect_response is False
+    assert stage.client.sent_requests[-1].expect_response is False
     assert stage.is_whole
 
 

@@ -40,13 +40,13 @@ def test_an_answer_without_a_producer_id_is_asked_for_again(producer_id: int, ep
 def test_the_producer_id_is_asked_for_once() -> None:
     stage = idempotent(has_producer_id=False)
     stage.run(5)
-    assert len(stage.client.sent) == 1
+    assert len(stage.client.sent_requests) == 1
 
 
 def test_an_idempotent_producer_asks_for_an_id_without_transactional_id() -> None:
     stage = idempotent(has_producer_id=False)
     stage.run()
-    message = stage.client.sent[0].message
+    message = stage.client.sent_requests[0].message
     assert isinstance(message, InitProducerIdRequest)
     assert message.transactional_id is None
     assert (message.producer_id, message.producer_epoch) == (-1, -1)
@@ -62,7 +62,7 @@ def test_an_id_that_cannot_be_had_now_is_asked_for_again_after_back_off(trouble:
         stage.client.respond(InitProducerIdResponse(error_code=Errors.COORDINATOR_LOAD_IN_PROGRESS.number))
         stage.run()
     stage.run()
-    assert len(stage.client.sent) == 1
+    assert len(stage.client.sent_requests) == 1
     stage.back_off()
     stage.receive_producer_id()
     stage.run()
@@ -76,10 +76,10 @@ def test_when_no_node_can_be_asked_the_sender_tries_again() -> None:
     for node in range(5):
         stage.client.delay_ready(node, 50)
     stage.run()
-    assert stage.client.sent == []
+    assert stage.client.sent_requests == []
     stage.clock.advance(50)
     stage.run()
-    assert len(stage.client.sent) == 1
+    assert len(stage.client.sent_requests) == 1
 
 
 def test_a_refused_id_fails_what_waits_and_is_asked_for_again() -> None:
@@ -106,12 +106,12 @@ def test_without_a_row_a_refused_id_is_not_asked_for_again() -> None:
     stage.run()
     stage.client.respond(InitProducerIdResponse(error_code=Errors.CLUSTER_AUTHORIZATION_FAILED.number))
     stage.run()
-    stage.client.sent.clear()
+    stage.client.sent_requests.clear()
     stage.client.poll_timeouts_ms.clear()
     for _ in range(5):
         stage.back_off()
         stage.run()
-    assert stage.client.sent == []
+    assert stage.client.sent_requests == []
     assert min(stage.client.poll_timeouts_ms) > 10_000
     delivery = stage.append(b"a")
     stage.receive_producer_id()

@@ -67,7 +67,7 @@ def held(stage: TransactionStage, api: ApiKey) -> ClientRequest:
 
 def test_init_finds_the_coordinator_and_takes_the_identity_from_it(fresh: TransactionStage) -> None:
     fresh.call(CalledMethod.INIT)
-    lookup_request, init_request = fresh.client.sent
+    lookup_request, init_request = fresh.client.sent_requests
     assert isinstance(lookup_request.message, FindCoordinatorRequest)
     assert (lookup_request.message.key_type, lookup_request.message.coordinator_keys) == (KeyType.TRANSACTION, (ID,))
     assert init_request.node_id == fresh.cluster.node_of(KeyType.TRANSACTION, ID)
@@ -148,7 +148,7 @@ def test_a_throttled_coordinator_is_asked_when_its_time_is_over(fresh: Transacti
         fresh.client.throttle(node, 500)
     init = fresh.post(CalledMethod.INIT)
     fresh.run(3)
-    assert fresh.client.sent == []
+    assert fresh.client.sent_requests == []
     assert 0 < fresh.client.poll_timeouts_ms[-1] <= 500
     assert fresh.settle(init) is None
 
@@ -297,9 +297,9 @@ def test_an_error_that_does_not_pass_is_named_and_is_abortable_or_fatal(
     else:
         for call in CalledMethod:
             assert type(stage.settle(stage.post(call, OFFSETS, GROUP))) is kind
-        before = len(stage.client.sent)
+        before = len(stage.client.sent_requests)
         stage.run(20)
-        assert len(stage.client.sent) == before
+        assert len(stage.client.sent_requests) == before
 
 
 @pytest.mark.parametrize("error", [Errors.PRODUCER_FENCED, Errors.INVALID_PRODUCER_EPOCH], ids=str)
@@ -511,9 +511,9 @@ def test_partitions_whose_offsets_are_accepted_are_not_sent_again(stage: Transac
 
 
 def test_offsets_are_sent_when_the_group_is_part_of_the_transaction(stage: TransactionStage, version: int) -> None:
-    before = len(stage.client.sent)
+    before = len(stage.client.sent_requests)
     assert stage.settle(stage.post_offsets()) is None
-    api_keys = [request.message.API_KEY for request in stage.client.sent[before:]]
+    api_keys = [request.message.API_KEY for request in stage.client.sent_requests[before:]]
     adding = [ApiKey.ADD_OFFSETS_TO_TXN] if version == 1 else []
     assert api_keys == [*adding, ApiKey.FIND_COORDINATOR, ApiKey.TXN_OFFSET_COMMIT]
     stage.call(CalledMethod.COMMIT)

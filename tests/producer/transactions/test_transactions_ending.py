@@ -75,7 +75,7 @@ def test_the_end_is_not_sent_before_the_answers_of_all_batches(stage: Transactio
 def test_a_commit_sends_partitions_rows_and_end_in_this_order(version: int) -> None:
     stage = TransactionStage(version, linger_ms=1000)
     stage.begin()
-    before = len(stage.client.sent)
+    before = len(stage.client.sent_requests)
     delivery = stage.append(b"a")
     commit = stage.post(CalledMethod.COMMIT)  # nothing lingers
     stage.run_until(lambda: bool(stage.produced()))
@@ -83,7 +83,7 @@ def test_a_commit_sends_partitions_rows_and_end_in_this_order(version: int) -> N
     stage.acknowledge()
     assert delivery.done()
     assert stage.settle(commit) is None
-    api_keys = [request.message.API_KEY for request in stage.client.sent[before:]]
+    api_keys = [request.message.API_KEY for request in stage.client.sent_requests[before:]]
     assert api_keys == [*([ApiKey.ADD_PARTITIONS_TO_TXN] if version == 1 else []), ApiKey.PRODUCE, ApiKey.END_TXN]
 
 
@@ -475,10 +475,10 @@ def test_after_a_failed_batch_the_epoch_is_raised_with_the_abort(stage: Transact
     """By the coordinator with EndTxn in version 2, by a request of its own before that (KIP-360)."""
     stage.send(b"b")
     reject(stage, Errors.TOPIC_AUTHORIZATION_FAILED)
-    before = len(stage.client.sent)
+    before = len(stage.client.sent_requests)
     stage.call(CalledMethod.ABORT)
     stage.run_until(lambda: stage.manager.state is SequencerState.READY)
-    api_keys = [request.message.API_KEY for request in stage.client.sent[before:]]
+    api_keys = [request.message.API_KEY for request in stage.client.sent_requests[before:]]
     assert api_keys == [ApiKey.END_TXN, ApiKey.INIT_PRODUCER_ID][: 3 - version]
     assert stage.manager.identity.producer_epoch == 1
     goes_on(stage)

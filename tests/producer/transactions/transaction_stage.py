@@ -189,7 +189,7 @@ class TransactionStage(Stage):
 
     def requests_of(self, api: ApiKey) -> list[ClientRequest]:
         """All that were sent, in order."""
-        return [request for request in self.client.sent if api == request.message.API_KEY]
+        return [request for request in self.client.sent_requests if api == request.message.API_KEY]
 
     @property
     def ended(self) -> list[str]:

@@ -425,7 +425,7 @@ class Application:
 
     @staticmethod
     def _count_commits(producer: SimulatedProducer) -> int:
-        requests = (request.message for request in producer.client.sent)
+        requests = (request.message for request in producer.client.sent_requests)
         return sum(isinstance(message, EndTxnRequest) and message.committed for message in requests)
 
     # ANOTHER PRODUCER
