@@ -86,13 +86,13 @@ def main(arguments: Sequence[str]) -> None:
     parser.add_argument("--quick", action="store_true", help="what the default test run explores")
     parser.add_argument("--crashes", action="store_true", help="a table of crash points")
     parser.add_argument("--write", action="store_true", help=f"write {TRACES_FILE.name}")
-    given = parser.parse_args(arguments)
-    if given.write:
+    options = parser.parse_args(arguments)
+    if options.write:
         TRACES_FILE.write_text(recorded_traces(), encoding="utf-8")
-    elif given.crashes:
+    elif options.crashes:
         print("\n".join(crash_points()))
     else:
-        for line in table(given.case, only_quick=given.quick):
+        for line in table(options.case, only_quick=options.quick):
             print(line, flush=True)
 
 

@@ -114,8 +114,8 @@ class Decision(NamedTuple):
 
     def of(self, version: int) -> Earlier | None:
         """None if it is not known: the version was never decided, or only a part of it is in Kafka."""
-        known = (*self.earlier, Earlier(self.version, self.content, self.schema))
-        return next((each for each in known if each.version == version), None)
+        versions = (*self.earlier, Earlier(self.version, self.content, self.schema))
+        return next((each for each in versions if each.version == version), None)
 
     def after(self, *, keeps_schema: bool) -> tuple[Earlier, ...]:
         """`earlier` of the decision that follows."""
@@ -157,57 +157,57 @@ class Broker(NamedTuple):
 
     def init_producer_id(self, id_: TransactionalId) -> tuple[Broker, int | None]:
         """The new epoch; None for CONCURRENT_TRANSACTIONS: ask again."""
-        found = self.transaction(id_)
-        if found is None:
+        transaction = self.transaction(id_)
+        if transaction is None:
             return self._with(Transaction(id_, 0, EMPTY)), 0
-        if found.state in PREPARED:
+        if transaction.state in PREPARED:
             return self, None
-        if found.state == ONGOING:
-            return self._with(found._replace(epoch=found.epoch + 1, state=PREPARE_ABORT)), None
-        epoch = found.epoch + 1
+        if transaction.state == ONGOING:
+            return self._with(transaction._replace(epoch=transaction.epoch + 1, state=PREPARE_ABORT)), None
+        epoch = transaction.epoch + 1
         return self._with(Transaction(id_, epoch, EMPTY)), epoch
 
     def write(self, id_: TransactionalId, epoch: int, rows: Rows = (), marker: Marker | None = None) -> tuple[Broker, int]:
         """Produce, or TxnOffsetCommit."""
-        found = self.transaction(id_)
-        if found is None:
+        transaction = self.transaction(id_)
+        if transaction is None:
             return self, INVALID_PRODUCER_ID_MAPPING
-        if found.state in PREPARED:  # while markers are being written everybody is told to wait
+        if transaction.state in PREPARED:  # while markers are being written everybody is told to wait
             return self, CONCURRENT_TRANSACTIONS
-        if found.epoch != epoch:
+        if transaction.epoch != epoch:
             return self, INVALID_PRODUCER_EPOCH
-        if found.state != ONGOING:
-            found = Transaction(id_, epoch, ONGOING)
-        rows = tuple(sorted({*found.rows, *rows}))  # a repeated batch is recognized by its sequence
-        return self._with(found._replace(rows=rows, marker=marker or found.marker)), NONE
+        if transaction.state != ONGOING:
+            transaction = Transaction(id_, epoch, ONGOING)
+        rows = tuple(sorted({*transaction.rows, *rows}))  # a repeated batch is recognized by its sequence
+        return self._with(transaction._replace(rows=rows, marker=marker or transaction.marker)), NONE
 
     def end(self, id_: TransactionalId, epoch: int, *, commit: bool, transaction_version: int) -> tuple[Broker, int]:
         """EndTxn. With transaction version 2 its epoch is one behind when it is repeated."""
-        found = self.transaction(id_)
-        if found is None:
+        transaction = self.transaction(id_)
+        if transaction is None:
             return self, INVALID_PRODUCER_ID_MAPPING
         bump = 1 if transaction_version == 2 else 0
-        is_complete = found.state in COMPLETE
-        if (is_complete or found.state in PREPARED) and found.epoch == epoch + bump:
-            if found.state not in ((PREPARE_COMMIT, COMPLETE_COMMIT) if commit else (PREPARE_ABORT, COMPLETE_ABORT)):
+        is_complete = transaction.state in COMPLETE
+        if (is_complete or transaction.state in PREPARED) and transaction.epoch == epoch + bump:
+            if transaction.state not in ((PREPARE_COMMIT, COMPLETE_COMMIT) if commit else (PREPARE_ABORT, COMPLETE_ABORT)):
                 return self, INVALID_TXN_STATE
             return self, NONE if is_complete else CONCURRENT_TRANSACTIONS
-        if found.epoch != epoch or found.state in PREPARED:
+        if transaction.epoch != epoch or transaction.state in PREPARED:
             return self, PRODUCER_FENCED
-        if found.state != ONGOING and (commit or transaction_version == 1):
+        if transaction.state != ONGOING and (commit or transaction_version == 1):
             return self, INVALID_TXN_STATE
-        return self._with(found._replace(epoch=epoch + bump, state=PREPARE_COMMIT if commit else PREPARE_ABORT)), NONE
+        return self._with(transaction._replace(epoch=epoch + bump, state=PREPARE_COMMIT if commit else PREPARE_ABORT)), NONE
 
     def park(self, id_: TransactionalId, epoch: int, *, transaction_version: int) -> Broker:
         """EndTxn(abort) of an id that was fenced at this epoch: it is complete, and not listed again. An Empty one cannot be
         aborted in transaction version 1: AddOffsetsToTxn begins its transaction first. Nothing happens if somebody else has taken
         the id meanwhile.
         """
-        found = self.transaction(id_)
-        if found is None or (found.epoch, found.state) != (epoch, EMPTY):
+        transaction = self.transaction(id_)
+        if transaction is None or (transaction.epoch, transaction.state) != (epoch, EMPTY):
             return self
         bump = 1 if transaction_version == 2 else 0
-        return self._with(found._replace(epoch=epoch + bump, state=PREPARE_ABORT))
+        return self._with(transaction._replace(epoch=epoch + bump, state=PREPARE_ABORT))
 
     def commit_marker(self, partition: int, marker: Marker) -> Broker:
         """OffsetCommit, outside of any transaction."""
@@ -241,21 +241,21 @@ class Broker(NamedTuple):
 
     def complete(self, id_: TransactionalId) -> Broker:
         """The end of a transaction reaches all its partitions."""
-        found = self.transaction(id_)
-        assert found is not None
-        committed = found.state == PREPARE_COMMIT
-        after = self._with(Transaction(id_, found.epoch, COMPLETE_COMMIT if committed else COMPLETE_ABORT))
+        transaction = self.transaction(id_)
+        assert transaction is not None
+        committed = transaction.state == PREPARE_COMMIT
+        after = self._with(Transaction(id_, transaction.epoch, COMPLETE_COMMIT if committed else COMPLETE_ABORT))
         if not committed:
             return after
-        if found.marker is not None:
-            after = after.commit_marker(id_.partition, found.marker)
-        return after._replace(visible=tuple(sorted(self.visible + found.rows)))
+        if transaction.marker is not None:
+            after = after.commit_marker(id_.partition, transaction.marker)
+        return after._replace(visible=tuple(sorted(self.visible + transaction.rows)))
 
     def time_out(self, id_: TransactionalId) -> Broker:
         """An open transaction is older than its transaction.timeout.ms."""
-        found = self.transaction(id_)
-        assert found is not None
-        return self._with(found._replace(epoch=found.epoch + 1, state=PREPARE_ABORT))
+        transaction = self.transaction(id_)
+        assert transaction is not None
+        return self._with(transaction._replace(epoch=transaction.epoch + 1, state=PREPARE_ABORT))
 
     def _with(self, transaction: Transaction) -> Broker:
         others = [each for each in self.transactions if each.id != transaction.id]

@@ -37,7 +37,7 @@ from tests.exactly_once.model.world import (
     World,
     answered,
     happened,
-    listed,
+    ids_to_fence,
 )
 
 READ_OVERFLOW = "6a read overflow"
@@ -64,22 +64,24 @@ def step_6a_read_decision(setting: Setting, world: World, driver: Driver) -> Ite
     one of an earlier version before the own. The list of 6b is asked for beside it, and is of use if there is no decision.
     """
     yield from _list_others_beside(setting, world, driver)
-    plan, found = setting.plan, world.broker.decision
+    plan, decision = setting.plan, world.broker.decision
     results = [message.result for message in driver.messages if message is not None]
     if not plan.reads_decision_again and "DECIDED" not in results:
-        found = None
+        decision = None
     event = happened(driver, "commit() of {results}", results=results)
     keeps_schema = plan.earlier_keep_schema
-    earlier = () if found is None or found.version >= driver.version else found.after(keeps_schema=keeps_schema)
-    driver_now = {"earlier": earlier if found is None or found.version != driver.version else found.earlier}
-    if found is not None and (found.version > driver.version or (found.version == driver.version and found.state == CARRIED_OUT)):
-        change = {"step": LIST_LOSERS, "found": found, **NOT_LISTED}
+    earlier = () if decision is None or decision.version >= driver.version else decision.after(keeps_schema=keeps_schema)
+    driver_now = {"earlier": earlier if decision is None or decision.version != driver.version else decision.earlier}
+    if decision is not None and (
+        decision.version > driver.version or (decision.version == driver.version and decision.state == CARRIED_OUT)
+    ):
+        change = {"step": LIST_LOSERS, "found_decision": decision, **NOT_LISTED}
         yield Move(_more(event, ": the version was carried out already"), world.with_driver(driver, **change))
-    elif found is not None and found.state == DECIDED and found.version == driver.version:
-        yield Move(_more(event, ": carries out what is decided"), _carry_out(world, driver, found, **driver_now))
-    elif found is not None and found.state == DECIDED and plan.settles_earlier_version:
-        event = _more(event, ": first carries out the decision of version {version}", version=found.version)
-        yield Move(event, _carry_out(world, driver, found, **driver_now))
+    elif decision is not None and decision.state == DECIDED and decision.version == driver.version:
+        yield Move(_more(event, ": carries out what is decided"), _carry_out(world, driver, decision, **driver_now))
+    elif decision is not None and decision.state == DECIDED and plan.settles_earlier_version:
+        event = _more(event, ": first carries out the decision of version {version}", version=decision.version)
+        yield Move(event, _carry_out(world, driver, decision, **driver_now))
     else:
         if not plan.reads_markers_after_fencing:
             driver_now["markers"] = world.broker.markers
@@ -92,9 +94,9 @@ def step_6a_read_overflow(setting: Setting, world: World, driver: Driver) -> Ite
     overflow groups were overwritten cannot be carried out by anybody: it counts as incomplete, and the next run goes by the
     markers.
     """
-    found = driver.found
-    assert found is not None
-    if world.broker.entries_of(found) is not None:
+    decision = driver.found_decision
+    assert decision is not None
+    if world.broker.entries_of(decision) is not None:
         yield Move(happened(driver, "reads the overflow groups: the digest fits"), world.with_driver(driver, step=END))
     elif setting.plan.unreadable_is_incomplete:
         event = happened(driver, "reads the overflow groups: the digest does not fit, it cannot be carried out")
@@ -106,7 +108,7 @@ def step_6a_read_overflow(setting: Setting, world: World, driver: Driver) -> Ite
 
 def step_6b_list(setting: Setting, world: World, driver: Driver) -> Iterator[Move]:
     """Step 6b: list the ids of all partitions that are not complete, Empty ones too, but for those in the messages."""
-    yield _listed(setting, world, driver, _others(setting, world, driver), FENCE_OTHERS, READ_MARKERS)
+    yield _move_after_list(setting, world, driver, _others(setting, world, driver), FENCE_OTHERS, READ_MARKERS)
 
 
 def step_6b_fence(setting: Setting, world: World, driver: Driver) -> Iterator[Move]:
@@ -144,13 +146,15 @@ def step_6c_read_markers(setting: Setting, world: World, driver: Driver) -> Iter
             reached.append(partition)
             differs |= _has_other_rows(plan, driver, message, marker)
     if differs:
-        event = happened(driver, "partitions {found} have other rows in Kafka: [KAFKA_NON_DETERMINISTIC_REPLAY]", found=reached)
+        event = happened(
+            driver, "partitions {partitions} have other rows in Kafka: [KAFKA_NON_DETERMINISTIC_REPLAY]", partitions=reached
+        )
         yield Move(event, _fail(world, driver, OTHER_ROWS))
     elif missing:
-        event = happened(driver, "partitions {found} were decided, and are not in Kafka: fails", found=missing)
+        event = happened(driver, "partitions {partitions} were decided, and are not in Kafka: fails", partitions=missing)
         yield Move(event, _fail(world, driver, "no decision"))
     elif reached:
-        event = happened(driver, "partitions {found} were committed meanwhile: fails", found=reached)
+        event = happened(driver, "partitions {partitions} were committed meanwhile: fails", partitions=reached)
         yield Move(event, _fail(world, driver, "committed meanwhile"))
     else:
         event = happened(driver, "no partition but those that say so has reached the version")
@@ -224,15 +228,17 @@ def step_6f_end(setting: Setting, world: World, driver: Driver) -> Iterator[Move
         if error == CONCURRENT_TRANSACTIONS:
             continue
         is_lost = error != 0 and not _is_committed(plan, world, driver, entry)
-        lost = (*driver.lost, entry) if is_lost else driver.lost
+        lost_entries = (*driver.lost_entries, entry) if is_lost else driver.lost_entries
         rest = tuple(each for each in driver.to_end if each != entry)
-        change = {"to_end": rest, "lost": lost, **_after_6f(rest, lost)}
+        change = {"to_end": rest, "lost_entries": lost_entries, **_after_6f(rest, lost_entries)}
         if not plan.decides_before_it_ends and world.broker.decision is None:
             change["step"] = DECIDE
         event = happened(driver, "EndTxn(commit) of {id} at epoch {epoch}: {error}", id=entry.id, epoch=entry.epoch, error=error)
         yield from answered(world, broker, world._replace(broker=broker).with_driver(driver, **change), event)
     if not driver.to_end:  # decided after the last EndTxn
-        yield Move(happened(driver, "all transactions are ended"), world.with_driver(driver, **_after_6f((), driver.lost)))
+        yield Move(
+            happened(driver, "all transactions are ended"), world.with_driver(driver, **_after_6f((), driver.lost_entries))
+        )
     elif world.faults.gives_up:
         event = happened(driver, "EndTxn is not answered in time, and commit() raises")
         yield Move(event, _fail(world, driver, "no answer").spend("gives_up"), is_fault=True)
@@ -242,18 +248,18 @@ def step_6g_mark_carried_out(setting: Setting, world: World, driver: Driver) -> 
     """Step 6g: all is visible: record the version as carried out. A failure to do so is logged, and nothing else. After the own
     commit, the losers are listed beside it.
     """
-    plan, found = setting.plan, driver.found
-    if found is None and driver.asked < setting.case.coordinators:
+    plan, found_decision = setting.plan, driver.found_decision
+    if found_decision is None and driver.coordinators_asked < setting.case.coordinators:
         event = Event(driver, LIST_LOSERS, "lists the losers beside that", {})
         losers = _losers(setting, world, driver)
-        yield Move(event, world.with_driver(driver, asked=driver.asked + 1, to_fence=losers))
+        yield Move(event, world.with_driver(driver, coordinators_asked=driver.coordinators_asked + 1, to_fence=losers))
     schema = min(driver.schemas) if plan.decision_has_schema else None
     decision = Decision(driver.version, CARRIED_OUT, driver.content, earlier=driver.earlier, schema=schema)
-    if found is not None:
-        decision = found._replace(state=CARRIED_OUT, entries=(), slot=None)
+    if found_decision is not None:
+        decision = found_decision._replace(state=CARRIED_OUT, entries=(), slot=None)
     change = _after_step_beside_list(setting, driver, LIST_LOSERS, FENCE_LOSERS, REPORT)
     if driver.carries_earlier:
-        change = {"step": LIST_OTHERS, "found": None}
+        change = {"step": LIST_OTHERS, "found_decision": None}
     yield from _record(world, driver, decision, change)
     if world.faults.gives_up:
         after = world.with_driver(driver, **change) if plan.only_warns_without_mark else _fail(world, driver, "mark")
@@ -264,16 +270,16 @@ def step_6g_mark_incomplete(setting: Setting, world: World, driver: Driver) -> I
     """Step 6g: a transaction was gone: record the version as incomplete. If the own tasks have written again what is lost, go on
     with theirs. Otherwise fail: the next run writes what is missing.
     """
-    plan, found = setting.plan, driver.found
-    was_read = found is not None
+    plan, decision = setting.plan, driver.found_decision
+    was_read = decision is not None
     schema = min(driver.schemas) if plan.decision_has_schema else None
-    found = found or Decision(driver.version, DECIDED, driver.content, earlier=driver.earlier, schema=schema)
-    incomplete = found._replace(state=INCOMPLETE, entries=(), slot=None)
+    decision = decision or Decision(driver.version, DECIDED, driver.content, earlier=driver.earlier, schema=schema)
+    incomplete = decision._replace(state=INCOMPLETE, entries=(), slot=None)
     if not plan.incomplete_keeps_schema:
         incomplete = incomplete._replace(schema=None)
     change: dict[str, Any] = {"step": ABORT}
-    if was_read and found.version == driver.version and driver.has_written_again and plan.goes_on_without_lost:
-        change = {"step": LIST_OTHERS, "found": None, "lost": (), "reason": ""}
+    if was_read and decision.version == driver.version and driver.has_written_again and plan.goes_on_without_lost:
+        change = {"step": LIST_OTHERS, "found_decision": None, "lost_entries": (), "reason": ""}
         if not plan.records_before_it_goes_on:
             yield Move(happened(driver, "goes on with its own transactions"), world.with_driver(driver, **change))
             return
@@ -284,7 +290,7 @@ def step_6g_list(setting: Setting, world: World, driver: Driver) -> Iterator[Mov
     """Step 6g: list the losers: whatever is open now, Empty ones too. What a later version has decided is no loser of this one.
     An own id that is listed is another's by now, but for those of empty tasks at their epoch.
     """
-    yield _listed(setting, world, driver, _losers(setting, world, driver), FENCE_LOSERS, REPORT)
+    yield _move_after_list(setting, world, driver, _losers(setting, world, driver), FENCE_LOSERS, REPORT)
 
 
 def step_6g_fence(setting: Setting, world: World, driver: Driver) -> Iterator[Move]:
@@ -294,13 +300,13 @@ def step_6g_fence(setting: Setting, world: World, driver: Driver) -> Iterator[Mo
 
 def commit_returns(setting: Setting, world: World, driver: Driver) -> Iterator[Move]:
     """The version is visible. But were these its rows? Of a version before the last, its successors remember the content."""
-    found = driver.found
-    known = None if found is None else found.of(driver.version)
-    content = None if known is None else known.content
-    if setting.plan.checks_schemas and known is not None and driver.schemas != {known.schema} and known.schema is not None:
+    decision = driver.found_decision
+    record = None if decision is None else decision.of(driver.version)
+    content = None if record is None else record.content
+    if setting.plan.checks_schemas and record is not None and driver.schemas != {record.schema} and record.schema is not None:
         event = happened(driver, "tasks have encoded with schemas {schemas}, fails", schemas=sorted(driver.schemas))
         yield Move(event, _fail(world, driver, "schemas"))
-    elif found is not None and content != driver.content and setting.plan.compares_content:
+    elif decision is not None and content != driver.content and setting.plan.compares_content:
         event = happened(driver, "the version has {rows}: [KAFKA_NON_DETERMINISTIC_REPLAY]", rows=content)
         yield Move(event, _fail(world, driver, OTHER_ROWS))
     else:
@@ -323,8 +329,8 @@ def step_7_list(setting: Setting, world: World, driver: Driver) -> Iterator[Move
         spared = {
             entry.id for entry in decision.entries if not plan.keeps_only_exact or _is(world, entry.id, entry.epoch, ONGOING)
         }
-    found = listed(setting, world.broker, driver, tuple(spared))
-    yield _listed(setting, world, driver, found, FENCE_UNDECIDED, _failed(driver))
+    ids = ids_to_fence(setting, world.broker, driver, tuple(spared))
+    yield _move_after_list(setting, world, driver, ids, FENCE_UNDECIDED, _failed(driver))
 
 
 def step_7_fence(setting: Setting, world: World, driver: Driver) -> Iterator[Move]:
@@ -384,21 +390,22 @@ def _schemas_in_kafka(world: World, driver: Driver) -> set[int]:
     return {each.schema for each in markers if each.schema is not None}
 
 
-def _carry_out(world: World, driver: Driver, found: Decision, **change: Any) -> World:
-    step = END if found.slot is None else READ_OVERFLOW
-    return world.with_driver(driver, step=step, found=found, to_end=found.entries, **NOT_LISTED, **change)
+def _carry_out(world: World, driver: Driver, decision: Decision, **change: Any) -> World:
+    step = END if decision.slot is None else READ_OVERFLOW
+    return world.with_driver(driver, step=step, found_decision=decision, to_end=decision.entries, **NOT_LISTED, **change)
 
 
 # WHAT IS ASKED FOR SIDE BY SIDE
 
-NOT_LISTED: dict[str, Any] = {"asked": 0, "to_fence": ()}
+NOT_LISTED: dict[str, Any] = {"coordinators_asked": 0, "to_fence": ()}
 
 
 def _list_others_beside(setting: Setting, world: World, driver: Driver) -> Iterator[Move]:
     """Before the decision is read, one coordinator has answered."""
-    if driver.asked < setting.case.coordinators:
+    if driver.coordinators_asked < setting.case.coordinators:
         event = Event(driver, LIST_OTHERS, "lists what is to be fenced beside that", {})
-        yield Move(event, world.with_driver(driver, asked=driver.asked + 1, to_fence=_others(setting, world, driver)))
+        others = _others(setting, world, driver)
+        yield Move(event, world.with_driver(driver, coordinators_asked=driver.coordinators_asked + 1, to_fence=others))
 
 
 def _describe_beside(setting: Setting, world: World, driver: Driver) -> Iterator[Move]:
@@ -410,24 +417,24 @@ def _describe_beside(setting: Setting, world: World, driver: Driver) -> Iterator
 
 def _after_step_beside_list(setting: Setting, driver: Driver, list_: str, fence: str, after: str) -> dict[str, Any]:
     """Where a driver goes on after the step beside which it lists: to the rest of the list, if it is not whole."""
-    if driver.asked < setting.case.coordinators:
+    if driver.coordinators_asked < setting.case.coordinators:
         return {"step": list_}
-    return {"step": fence if driver.to_fence else after, "asked": 0}
+    return {"step": fence if driver.to_fence else after, "coordinators_asked": 0}
 
 
 def _others(setting: Setting, world: World, driver: Driver) -> tuple[TransactionalId, ...]:
     reported = driver.reported(setting.plan)
-    return listed(setting, world.broker, driver, reported) if setting.plan.fences_all_others else ()
+    return ids_to_fence(setting, world.broker, driver, reported) if setting.plan.fences_all_others else ()
 
 
 def _losers(setting: Setting, world: World, driver: Driver) -> tuple[TransactionalId, ...]:
-    plan, found = setting.plan, driver.found
+    plan, decision = setting.plan, driver.found_decision
     spared = driver.reported(plan)
     if plan.spares_only_exact:
         spared = tuple(each.id for each in driver.empty if _is(world, each.id, each.epoch, EMPTY))
-    if found is not None:
-        spared = tuple(entry.id for entry in found.entries) if plan.spares_later_decision else ()
-    return listed(setting, world.broker, driver, spared, ends=True) if plan.fences_losers else ()
+    if decision is not None:
+        spared = tuple(entry.id for entry in decision.entries) if plan.spares_later_decision else ()
+    return ids_to_fence(setting, world.broker, driver, spared, ends=True) if plan.fences_losers else ()
 
 
 def _is_untouched(setting: Setting, world: World, driver: Driver) -> bool:
@@ -440,13 +447,13 @@ def _is_untouched(setting: Setting, world: World, driver: Driver) -> bool:
 
 def _after_6d(setting: Setting, world: World, driver: Driver, is_untouched: bool) -> dict[str, Any]:
     """When the markers are known, and what the descriptions say."""
-    plan, known = setting.plan, {"is_untouched": None, "markers": None}  # of no use from here on
+    plan, change = setting.plan, {"is_untouched": None, "markers": None}  # of no use from here on
     if not is_untouched:
-        return known | {"step": ABORT, "reason": "transaction gone", "to_end": (), **NOT_LISTED}
+        return change | {"step": ABORT, "reason": "transaction gone", "to_end": (), **NOT_LISTED}
     if not driver.entries:
-        return known | {"step": MARK}
+        return change | {"step": MARK}
     first = WIDEN if plan.records_width and len(driver.messages) > world.broker.width else _after_width(setting)
-    return known | {"step": first if plan.decides_before_it_ends else END, "to_end": driver.entries}
+    return change | {"step": first if plan.decides_before_it_ends else END, "to_end": driver.entries}
 
 
 def _more(event: Event, sentence: str, **arguments: Any) -> Event:
@@ -463,24 +470,25 @@ def _after_width(setting: Setting) -> str:
 
 
 def _is(world: World, id_: TransactionalId, epoch: int, state: str) -> bool:
-    found = world.broker.transaction(id_)
-    return found is not None and (found.epoch, found.state) == (epoch, state)
+    transaction = world.broker.transaction(id_)
+    return transaction is not None and (transaction.epoch, transaction.state) == (epoch, state)
 
 
-def _is_committed(plan: Plan, world: World, driver: Driver, lost: Entry) -> bool:
+def _is_committed(plan: Plan, world: World, driver: Driver, entry: Entry) -> bool:
     """Whether the rows of a transaction that is gone are visible all the same."""
-    marker, version = world.broker.markers[lost.partition], driver.found.version if driver.found else driver.version
+    marker = world.broker.markers[entry.partition]
+    version = driver.found_decision.version if driver.found_decision else driver.version
     if marker is None or not plan.looks_at_marker_of_lost:
         return False
     if marker.version != version:
         return marker.version > version and plan.later_marker_counts
-    return marker.content == lost.content or not plan.compares_content_of_lost
+    return marker.content == entry.content or not plan.compares_content_of_lost
 
 
-def _after_6f(rest: tuple[Entry, ...], lost: tuple[Entry, ...]) -> dict[str, Any]:
+def _after_6f(rest: tuple[Entry, ...], lost_entries: tuple[Entry, ...]) -> dict[str, Any]:
     if rest:
         return {"step": END}
-    return {"step": MARK_INCOMPLETE, "reason": "incomplete"} if lost else {"step": MARK}
+    return {"step": MARK_INCOMPLETE, "reason": "incomplete"} if lost_entries else {"step": MARK}
 
 
 def _record(world: World, driver: Driver, decision: Decision, change: dict[str, Any]) -> Iterator[Move]:
@@ -489,12 +497,14 @@ def _record(world: World, driver: Driver, decision: Decision, change: dict[str, 
     yield from answered(world, broker, world._replace(broker=broker).with_driver(driver, **change), event)
 
 
-def _listed(setting: Setting, world: World, driver: Driver, found: tuple[TransactionalId, ...], fence: str, after: str) -> Move:
+def _move_after_list(
+    setting: Setting, world: World, driver: Driver, ids: tuple[TransactionalId, ...], fence: str, after: str
+) -> Move:
     """One coordinator has answered."""
-    event = happened(driver, "lists what is to be fenced: {ids}", ids=found)
-    if driver.asked + 1 < setting.case.coordinators:
-        return Move(event, world.with_driver(driver, asked=driver.asked + 1, to_fence=found))
-    return Move(event, world.with_driver(driver, step=fence if found else after, asked=0, to_fence=found))
+    event = happened(driver, "lists what is to be fenced: {ids}", ids=ids)
+    if driver.coordinators_asked + 1 < setting.case.coordinators:
+        return Move(event, world.with_driver(driver, coordinators_asked=driver.coordinators_asked + 1, to_fence=ids))
+    return Move(event, world.with_driver(driver, step=fence if ids else after, coordinators_asked=0, to_fence=ids))
 
 
 def _fence(setting: Setting, world: World, driver: Driver, after: str) -> Iterator[Move]:

@@ -52,7 +52,7 @@ UNSAFE = {
     *(Violation.DOUBLED, Violation.LOST, Violation.ABANDONED, Violation.UNDECIDED, Violation.SHOWN, Violation.DENIED),
     Violation.MIXED,
 }
-Found = tuple[Violation, list[Event]]
+Finding = tuple[Violation, list[Event]]
 
 
 class Result(NamedTuple):
@@ -124,10 +124,10 @@ def _refused(setting: Setting, world: World) -> Violation | None:
 def violation_in(setting: Setting, world: World, *, rests: bool) -> Violation | None:
     """What is wrong in this state. `rests`: nothing moves any more but by another fault."""
     case, latest = setting.case, world.latest
-    found = unsafe(setting, world) or (_at_rest(setting, world) if rests else None) or _refused(setting, world)
-    if found is None and case.healthy_from is not None and latest.run + latest.write >= case.healthy_from:
+    violation = unsafe(setting, world) or (_at_rest(setting, world) if rests else None) or _refused(setting, world)
+    if violation is None and case.healthy_from is not None and latest.run + latest.write >= case.healthy_from:
         return Violation.UNHEALTHY if latest.step == FAILED else None
-    return found
+    return violation
 
 
 def _at_rest(setting: Setting, world: World) -> Violation | None:
@@ -189,11 +189,11 @@ class _Explorer:
         start = World(faults=setting.case.faults)
         self.start = spark.start(setting, start)
         self.came_from: dict[World, World | None] = {self.start: None}
-        self.recoveries: dict[tuple[Broker, int, int, int], Found | None] = {}
+        self.recoveries: dict[tuple[Broker, int, int, int], Finding | None] = {}
         self.traces: dict[Violation, list[Event]] = {}
         self.shown: set[tuple[Rows, str]] = set()
 
-    def judge(self, world: World, rests: bool) -> Found | None:
+    def judge(self, world: World, rests: bool) -> Finding | None:
         """The violation, and what happens after this state before it shows."""
         setting, case, latest = self.setting, self.setting.case, world.latest
         if rests and case.kind == "batch" and latest.step == FAILED:
@@ -215,9 +215,9 @@ class _Explorer:
             world = waiting.popleft()
             states += 1
             following = list(moves(self.setting, world))
-            found = self.judge(world, all(move.is_fault for move in following))
-            if found:
-                violation, more = found
+            finding = self.judge(world, all(move.is_fault for move in following))
+            if finding:
+                violation, more = finding
                 if violation not in self.traces:
                     self.traces[violation] = [*self.trace(world), *more]
                 if violation == until or (until is None and violation in UNSAFE):
@@ -245,9 +245,9 @@ class _Explorer:
             following = list(moves(self.setting, world))
             ordinary = [move for move in following if not move.is_fault]
             faults = [move for move in following if move.is_fault]
-            found = self.judge(world, not ordinary)
-            if found:
-                self.traces[found[0]] = [*events, *found[1]]
+            finding = self.judge(world, not ordinary)
+            if finding:
+                self.traces[finding[0]] = [*events, *finding[1]]
             if not following:
                 return
             move = chance.choice(faults if faults and (not ordinary or chance.random() < FAULT_SHARE) else ordinary)

@@ -239,12 +239,12 @@ def _read_decision(setting: Setting, world: World, task: Task, earlier: str, loo
         yield Move(event, _go(world, task, step=after, schema=schema))
 
 
-def _recorded(setting: Setting, task: Task, found: Marker | Earlier | None) -> int:
+def _recorded(setting: Setting, task: Task, record: Marker | Earlier | None) -> int:
     """The schema with which the version's rows were encoded; the own one if nothing is known of it."""
     own = setting.case.schema(task.run, task.write)
-    if found is None or found.schema is None or not setting.plan.encodes_as_recorded:
+    if record is None or record.schema is None or not setting.plan.encodes_as_recorded:
         return own
-    return found.schema
+    return record.schema
 
 
 def _read_entries(setting: Setting, world: World, task: Task, step: str, after: str | None, schema: int) -> Iterator[Move]:
@@ -277,8 +277,10 @@ def _commit_earlier(setting: Setting, world: World, task: Task, after: str) -> I
 
 def _describe(setting: Setting, world: World, task: Task, compare: str) -> Iterator[Move]:
     entry = task.decided[0]
-    found = world.broker.transaction(entry.id)
-    is_open = found is not None and (found.state == PREPARE_COMMIT or (found.state, found.epoch) == (ONGOING, entry.epoch))
+    transaction = world.broker.transaction(entry.id)
+    is_open = transaction is not None and (
+        transaction.state == PREPARE_COMMIT or (transaction.state, transaction.epoch) == (ONGOING, entry.epoch)
+    )
     if is_open:
         yield from _return(setting, world, task, "DECIDED", "the decided transaction {id} is open", task.schema, id=entry.id)
     else:

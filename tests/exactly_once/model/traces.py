@@ -92,10 +92,10 @@ def violation_of(setting: Setting, steps: Sequence[dict[str, Any]]) -> Violation
     world = spark.start(setting, World(faults=setting.case.faults))
     for number, step in enumerate(steps):
         if step["process"] == EVERYTHING:
-            found = recover(setting, world)
-            if [_step(event) for event in found.events] != list(steps[number:]):
+            recovery = recover(setting, world)
+            if [_step(event) for event in recovery.events] != list(steps[number:]):
                 raise NotFollowedError(step["words"])
-            return found.violation
+            return recovery.violation
         following = [move for move in moves(setting, world) if _step(move.event) == step]
         if not following:
             raise NotFollowedError(f"{number}: {step['process']}: {step['words']}")
@@ -158,9 +158,9 @@ def _same(setting: Setting, world: World, event: Event) -> Iterator[Move]:
             return
 
 
-def _process(world: World, wanted: Task | Driver) -> Task | Driver | None:
+def _process(world: World, process: Task | Driver) -> Task | Driver | None:
     processes: tuple[Task | Driver, ...] = (*world.tasks, *world.drivers)
-    return next((each for each in processes if str(each) == str(wanted)), None)
+    return next((each for each in processes if str(each) == str(process)), None)
 
 
 def _distance(move: Move, event: Event) -> tuple[bool, bool]:
@@ -188,15 +188,16 @@ def _plain(value: Any) -> Any:
 
 
 def _processes(events: Iterable[Event]) -> dict[str, dict[str, Any]]:
-    found: dict[str, dict[str, Any]] = {}
+    processes: dict[str, dict[str, Any]] = {}
     for event in events:
         match event.process:
             case Task() as task:
                 numbers = ("run", "write", "version", "stage", "partition", "attempt", "planned", "rows")
-                found[str(task)] = {"kind": "task"} | {name: getattr(task, name) for name in numbers}
+                processes[str(task)] = {"kind": "task"} | {name: getattr(task, name) for name in numbers}
             case Driver() as driver:
-                found[str(driver)] = {"kind": "driver"} | {name: getattr(driver, name) for name in ("run", "write", "version")}
-    return found
+                numbers = ("run", "write", "version")
+                processes[str(driver)] = {"kind": "driver"} | {name: getattr(driver, name) for name in numbers}
+    return processes
 
 
 def _object(trace: dict[str, Any]) -> str:

@@ -225,14 +225,14 @@ class Driver(NamedTuple):
     messages: tuple[Message | None, ...]  # by partition
     attempts: tuple[int, ...]  # by partition, of the current stage attempt
     stage: int = 0
-    asked: int = 0  # coordinators, for a list
+    coordinators_asked: int = 0  # for a list
     to_fence: tuple[TransactionalId, ...] = ()
     fenced_at: int | None = None  # the epoch of the first of these; it is to be parked
     to_end: tuple[Entry, ...] = ()
-    lost: tuple[Entry, ...] = ()
+    lost_entries: tuple[Entry, ...] = ()
     markers: tuple[Marker | None, ...] | None = None  # by partition, where they were read before 6b
     is_untouched: bool | None = None  # what 6d has found beside 6c
-    found: Decision | None = None  # of another driver: it is carried out first, or instead
+    found_decision: Decision | None = None  # of another driver: it is carried out first, or instead
     earlier: tuple[Earlier, ...] = ()  # the contents of versions before this one
     reason: str = ""
 
@@ -256,7 +256,7 @@ class Driver(NamedTuple):
     @property
     def has_written_again(self) -> bool:
         """Whether the tasks have written, or found, what is lost of the version that was decided."""
-        partitions = [entry.partition for entry in self.lost]
+        partitions = [entry.partition for entry in self.lost_entries]
         messages = [self.messages[each] if each < len(self.messages) else None for each in partitions]
         return all(message is not None and message.result != "DECIDED" for message in messages)
 
@@ -268,7 +268,7 @@ class Driver(NamedTuple):
     @property
     def carries_earlier(self) -> bool:
         """Whether it is about to carry out a decision of an earlier version, before its own."""
-        return self.found is not None and self.found.version < self.version
+        return self.found_decision is not None and self.found_decision.version < self.version
 
     @property
     def entries(self) -> tuple[Entry, ...]:
@@ -361,11 +361,11 @@ def answered(world: World, broker: Broker, after: World, event: Event) -> Iterat
     """A request had its effect on the broker. Its answer arrives, or is lost, so that the process asks again."""
     yield Move(event, after)
     if world.faults.lost_answers:
-        lost = event._replace(sentence=event.sentence + LOST_ANSWER)
-        yield Move(lost, world._replace(broker=broker).spend("lost_answers"), is_fault=True)
+        event_without_answer = event._replace(sentence=event.sentence + LOST_ANSWER)
+        yield Move(event_without_answer, world._replace(broker=broker).spend("lost_answers"), is_fault=True)
 
 
-def listed(
+def ids_to_fence(
     setting: Setting, broker: Broker, driver: Driver, spared: tuple[TransactionalId, ...] = (), *, ends: bool = False
 ) -> tuple[TransactionalId, ...]:
     """ListTransactions of the next coordinator: what is to be fenced so far. What is complete is not listed.
@@ -374,9 +374,9 @@ def listed(
     """
     plan, coordinators = setting.plan, setting.case.coordinators
     states = {ONGOING, *(() if ends else PREPARED), *((EMPTY,) if plan.lists_empty_ids else ())}
-    found = tuple(
+    ids = tuple(
         each.id
         for each in broker.transactions
-        if sum(each.id) % coordinators == driver.asked and each.id not in spared and each.state in states
+        if sum(each.id) % coordinators == driver.coordinators_asked and each.id not in spared and each.state in states
     )
-    return driver.to_fence + found
+    return driver.to_fence + ids
