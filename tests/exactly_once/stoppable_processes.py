@@ -144,17 +144,17 @@ def arm(step: str, when: str, is_due: Callable[[], bool], strike: Callable[[], N
     original = getattr(owner, method)
 
     @functools.wraps(original)
-    def hooked(self: object, *args: Any, **named: Any) -> Any:
+    def hooked(self: object, *args: Any, **kwargs: Any) -> Any:
         call = functools.partial(original, self)
         if not applies(args[0] if args else None, begun) or not is_due():
-            return call(*args, **named)
+            return call(*args, **kwargs)
         if when == AMID:
             several = list(args[0])
-            call(several[:1], *args[1:], **named)
+            call(several[:1], *args[1:], **kwargs)
             args = (several, *args[1:])
         if when != AFTER:
             strike()
-        result = call(*args, **named)
+        result = call(*args, **kwargs)
         if when == AFTER:
             strike()
         return result
@@ -166,9 +166,9 @@ def _around(owner: type, method: str, note: Callable[[], object]) -> None:
     original = getattr(owner, method)
 
     @functools.wraps(original)
-    def noted(*args: Any, **named: Any) -> Any:
+    def noted(*args: Any, **kwargs: Any) -> Any:
         note()
-        return original(*args, **named)
+        return original(*args, **kwargs)
 
     setattr(owner, method, noted)
 
@@ -182,12 +182,12 @@ def _stop_once(stop: Stop) -> None:
 def _arm_requests(number: int) -> None:
     """Die when so many requests have been handed to the network, by whichever of the process's clients."""
     original = NetworkClient.send
-    sent = itertools.count(1)
+    request_numbers = itertools.count(1)
 
     @functools.wraps(original)
     def hooked(self: NetworkClient, *args: Any) -> None:
         original(self, *args)
-        if next(sent) == number:
+        if next(request_numbers) == number:
             os.kill(os.getpid(), KILL)
 
     NetworkClient.send = hooked
@@ -277,14 +277,14 @@ class Process:
         """What it returned: an Outcome. Waits for its end."""
         assert self._answers.poll(limit_s), f"the process is not at its end after {limit_s} s, state {self._state()}"
         try:
-            found = self._answers.recv()
+            outcome = self._answers.recv()
         except EOFError:
-            found = None
+            outcome = None
         self._process.join(limit_s)
-        if found is None:
+        if outcome is None:
             assert self._process.exitcode == -KILL, f"exit code {self._process.exitcode}, see its traceback on stderr"
             return KILLED
-        return found
+        return outcome
 
     def is_done_within(self, limit_s: float) -> bool:
         return self._answers.poll(limit_s)

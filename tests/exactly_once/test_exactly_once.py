@@ -448,13 +448,13 @@ def test_other_rows_are_left_out_where_the_user_has_chosen_so(
 ) -> None:
     """The first repetition with other rows does not change what is known of the rows in Kafka."""
     run("r1").write_version(0, ["a"])
-    found = []
+    results = []
     for number, rows in enumerate([["other"], ["a"], ["other", "rows"]], start=2):
         caplog.clear()
         committed = run(f"r{number}", keeps_first=True).write_version(0, rows)
         assert committed.how is HowCommitted.FOUND
-        found.append((committed.other_rows, "Its rows were not written" in caplog.text))
-    assert found == [(1, True), (0, False), (2, True)]
+        results.append((committed.other_rows, "Its rows were not written" in caplog.text))
+    assert results == [(1, True), (0, False), (2, True)]
     assert visible(broker) == ["a"]
 
 
@@ -660,10 +660,10 @@ def test_a_decision_whose_overflow_was_overwritten_counts_as_not_carried_out(run
     ledger = Ledger(first.client, first.names, "q", TOPIC)
     ledger.write_decision(Decision(2, DecisionState.DECIDED, 1000, 1000, Content(5, 6), entries))
     first.client.commit_offsets(first.names.overflow_group("q", 0), {ledger.marker_partition: (4, "of version 4")})
-    found = ledger.fetch_decision()
-    assert found is not None
-    assert (found.version, found.state, found.entries) == (2, DecisionState.INCOMPLETE, ())
-    assert ledger.fetch_view(DriverTime("host", 0), 0) == (found, False, None)
+    decision = ledger.fetch_decision()
+    assert decision is not None
+    assert (decision.version, decision.state, decision.entries) == (2, DecisionState.INCOMPLETE, ())
+    assert ledger.fetch_view(DriverTime("host", 0), 0) == (decision, False, None)
 
 
 def test_a_repetition_does_not_touch_what_the_write_before_has_decided(broker: FakeBroker, run: Runs) -> None:
@@ -673,25 +673,27 @@ def test_a_repetition_does_not_touch_what_the_write_before_has_decided(broker: F
     first.abort()
     again = run("r2")
     reports = again.reports(0, ["a"], ["b"])
-    found = again.client.describe_transactions(["P-q-0-0", "P-q-1-0"])
+    transactions = again.client.describe_transactions(["P-q-0-0", "P-q-1-0"])
     for entry in decision.entries:
-        each = found[f"P-q-{entry.partition}-0"]
+        each = transactions[f"P-q-{entry.partition}-0"]
         assert each is not None
         assert each.is_open(entry.identity)
     assert again.commit(reports).how is HowCommitted.ROLLED_FORWARD
     assert visible(broker) == ["a", "b"]
 
 
-@pytest.mark.parametrize("lost", [[0], [0, 1]], ids=["a part", "all"])
-def test_the_first_restart_after_an_outage_writes_what_has_timed_out(broker: FakeBroker, run: Runs, lost: list[int]) -> None:
+@pytest.mark.parametrize("lost_partitions", [[0], [0, 1]], ids=["a part", "all"])
+def test_the_first_restart_after_an_outage_writes_what_has_timed_out(
+    broker: FakeBroker, run: Runs, lost_partitions: list[int]
+) -> None:
     """The first restart failed, and the second wrote what was missing: tasks went by the decision, a part of which was gone."""
     first = run("r1")
     first.decide(first.reports(0, ["a"], ["b"], []))
-    for partition in lost:
+    for partition in lost_partitions:
         time_out(broker, partition)
     second = run("r2")
     reports = second.reports(0, ["a"], ["b"], [])
-    expected = [AttemptResult.OPEN if partition in lost else AttemptResult.DECIDED for partition in (0, 1)]
+    expected = [AttemptResult.OPEN if partition in lost_partitions else AttemptResult.DECIDED for partition in (0, 1)]
     assert [each.result for each in reports[:2]] == expected
     assert second.commit(reports).how is HowCommitted.COMMITTED
     assert visible(broker) == ["a", "b"]

@@ -60,7 +60,7 @@ def with_length(octets: bytes | None) -> bytes:
     return varint(-1) if octets is None else varint(len(octets)) + octets
 
 
-def joined(headers: Sequence[tuple[str | None, bytes | None]] | None) -> bytes:
+def header_bytes(headers: Sequence[tuple[str | None, bytes | None]] | None) -> bytes:
     names = [(None if name is None else name.encode(), value) for name, value in headers or []]
     return b"".join(with_length(name) + with_length(value) for name, value in names)
 
@@ -80,7 +80,7 @@ def content(fields: Sequence[bytes | None]) -> int:
 def row_hash(row: Row) -> int:
     partition = -(2**63) if row.partition is None else row.partition
     topic = finish(content([None if row.topic is None else row.topic.encode()]))
-    return finish(content([row.key, row.value, joined(row.headers)]) + partition * PARTITION + topic * TOPIC)
+    return finish(content([row.key, row.value, header_bytes(row.headers)]) + partition * PARTITION + topic * TOPIC)
 
 
 def expected(rows: Sequence[Row]) -> Content:
@@ -315,7 +315,7 @@ DIFFERENT = {
         )
     ],
     "a field moved into another": [Row(b"v", b"k"), Row(b"v", headers=[("k", b"")]), Row(None, b"kv"), Row(b"kv", None)],
-    "headers that look like a value": [Row(b"", headers=[("a", b"1")]), Row(joined([("a", b"1")]))],
+    "headers that look like a value": [Row(b"", headers=[("a", b"1")]), Row(header_bytes([("a", b"1")]))],
     "equal bytes of other lengths": [Row(b"x" * size) for size in range(100)],
     "the last byte of a long row": [Row(b"x" * 50_000 + bytes([last])) for last in range(256)],
 }

@@ -50,32 +50,32 @@ class Groups:
     """Takes the place of a TransactionClient: the offsets of partition 0 of t, by group. Remembers what was asked together."""
 
     def __init__(self) -> None:
-        self.kept: dict[str, CommittedOffset] = {}
+        self.offsets: dict[str, CommittedOffset] = {}
         self.fetches: list[set[str]] = []
 
     def ask(self, question: Question[T]) -> T:
         return question.read([])
 
     def fetch_offsets_question(
-        self, asked: Mapping[str, Iterable[TopicPartition]], *, require_stable: bool
+        self, places_by_group: Mapping[str, Iterable[TopicPartition]], *, require_stable: bool
     ) -> Question[dict[str, dict[TopicPartition, CommittedOffset]]]:
         assert not require_stable
-        assert all(list(places) == [PLACE] for places in asked.values())
-        return Question((), lambda _: self._fetch(asked))
+        assert all(list(places) == [PLACE] for places in places_by_group.values())
+        return Question((), lambda _: self._fetch(places_by_group))
 
-    def _fetch(self, asked: Iterable[str]) -> dict[str, dict[TopicPartition, CommittedOffset]]:
-        self.fetches.append(set(asked))
-        return {group: {PLACE: self.kept[group]} if group in self.kept else {} for group in asked}
+    def _fetch(self, group_names: Iterable[str]) -> dict[str, dict[TopicPartition, CommittedOffset]]:
+        self.fetches.append(set(group_names))
+        return {group: {PLACE: self.offsets[group]} if group in self.offsets else {} for group in group_names}
 
     def commit_offsets(self, group: str, offsets: Mapping[TopicPartition, tuple[int, str]]) -> None:
         assert list(offsets) == [PLACE]
-        self.kept[group] = CommittedOffset(*offsets[PLACE])
+        self.offsets[group] = CommittedOffset(*offsets[PLACE])
 
     def commit_offsets_question(self, group: str, offsets: Mapping[TopicPartition, tuple[int, str]]) -> Question[None]:
         return Question((), lambda _: self.commit_offsets(group, offsets))
 
     def put(self, group: str, offset: int, metadata: str) -> None:
-        self.kept[group] = CommittedOffset(offset, metadata)
+        self.offsets[group] = CommittedOffset(offset, metadata)
 
 
 @pytest.fixture
@@ -117,15 +117,15 @@ def test_a_decision_is_one_record_which_brokers_keep_under_these_names(ledger: L
     """Another release reads it. How entries are compressed is zlib's."""
     text = "tasks=2 partitions=4 rows=3 fingerprint=0000000000c0ffee earlier=1poj5000000ssI2000000RR9100000"
     ledger.write_decision(DECIDED.with_state(DecisionState.CARRIED_OUT))
-    assert list(groups.kept) == ["P-q-decision"]
-    offset, metadata = groups.kept["P-q-decision"]
+    assert list(groups.offsets) == ["P-q-decision"]
+    offset, metadata = groups.offsets["P-q-decision"]
     assert (offset, metadata.partition(" entries=")[0]) == (7, f"carried-out {text}")
     ledger.write_decision(DECIDED)
-    assert list(groups.kept) == ["P-q-decision"]
-    assert groups.kept["P-q-decision"].metadata.startswith(f"decided {text} entries=")
+    assert list(groups.offsets) == ["P-q-decision"]
+    assert groups.offsets["P-q-decision"].metadata.startswith(f"decided {text} entries=")
     assert ledger.fetch_decision() == DECIDED
     ledger.write_decision(replace(DECIDED, earlier=()))
-    assert "earlier" not in groups.kept["P-q-decision"].metadata
+    assert "earlier" not in groups.offsets["P-q-decision"].metadata
 
 
 def test_a_decision_names_the_schemas_that_its_rows_are_encoded_with(ledger: Ledger, groups: Groups) -> None:
@@ -134,21 +134,21 @@ def test_a_decision_names_the_schemas_that_its_rows_are_encoded_with(ledger: Led
     earlier = (EarlierVersion(5, Content(2, 1, SchemaIds(1, MAX_SCHEMA_ID))), EarlierVersion(6, Content(2, 1)))
     ledger.write_decision(replace(DECIDED.with_state(DecisionState.CARRIED_OUT), content=content, earlier=earlier))
     packed = b85encode(struct.pack("<iiii", 1, MAX_SCHEMA_ID, -1, -1)).decode()
-    metadata = groups.kept["P-q-decision"].metadata
+    metadata = groups.offsets["P-q-decision"].metadata
     assert " rows=3 fingerprint=0000000000c0ffee value_schema=12 earlier=" in metadata
     assert metadata.partition(" entries=")[0].endswith(f" earlier_schemas={packed}")
-    found = ledger.fetch_decision()
-    assert found is not None
-    assert (found.content, found.earlier) == (content, earlier)
-    assert (found.content_of(5), found.content_of(6)) == (earlier[0].content, earlier[1].content)
+    decision = ledger.fetch_decision()
+    assert decision is not None
+    assert (decision.content, decision.earlier) == (content, earlier)
+    assert (decision.content_of(5), decision.content_of(6)) == (earlier[0].content, earlier[1].content)
 
 
 def test_the_schemas_of_ten_versions_fit_beside_their_contents(ledger: Ledger, groups: Groups) -> None:
     most = Content(MAX_NUMBER, LARGEST, SchemaIds(MAX_SCHEMA_ID, MAX_SCHEMA_ID))
     earlier = tuple(EarlierVersion(MAX_NUMBER - 1 - number, most) for number in range(MAX_EARLIER_VERSIONS))
     ledger.write_decision(Decision(MAX_NUMBER, DecisionState.DECIDED, MAX_TASKS, 2**20, most, many(100), earlier))
-    assert list(groups.kept) == ["P-q-decision"]
-    assert len(groups.kept["P-q-decision"].metadata) <= MAX_METADATA_BYTES
+    assert list(groups.offsets) == ["P-q-decision"]
+    assert len(groups.offsets["P-q-decision"].metadata) <= MAX_METADATA_BYTES
 
 
 @pytest.mark.parametrize(
@@ -219,27 +219,27 @@ def test_what_is_too_long_for_a_record_stands_in_groups_by_turns(ledger: Ledger,
         decision = Decision(version, DecisionState.DECIDED, 1000, 1024, Content(5, 6), many(1000 - version))
         ledger.write_decision(decision)
         assert ledger.fetch_decision() == decision
-        chunks = {group: each for group, each in groups.kept.items() if group.endswith("-overflow") and each.offset == version}
+        chunks = {group: each for group, each in groups.offsets.items() if group.endswith("-overflow") and each.offset == version}
         assert len(chunks) > 2
         assert list(chunks) == [f"P-q-{number}-overflow" for number in range(version % 2, 2 * len(chunks), 2)]
         *full, last = (len(each.metadata) for each in chunks.values())
         assert set(full) == {MAX_METADATA_BYTES}
         assert 0 < last <= MAX_METADATA_BYTES
-        assert re.search(rf" overflow={len(chunks)} digest=[0-9a-f]{{16}}$", groups.kept["P-q-decision"].metadata)
-    assert {each.offset for each in groups.kept.values()} == {5, 6}
+        assert re.search(rf" overflow={len(chunks)} digest=[0-9a-f]{{16}}$", groups.offsets["P-q-decision"].metadata)
+    assert {each.offset for each in groups.offsets.values()} == {5, 6}
 
 
 def test_no_record_is_longer_than_brokers_take_and_chunks_come_as_late_as_they_can(ledger: Ledger, groups: Groups) -> None:
     most = 0
     for number in range(100, 400, 4):
-        groups.kept.clear()
+        groups.offsets.clear()
         decision = Decision(MAX_NUMBER, DecisionState.DECIDED, number, number, Content(5, 6), many(number))
         ledger.write_decision(decision)
-        assert all(len(each.metadata) <= MAX_METADATA_BYTES for each in groups.kept.values())
-        if len(groups.kept) == 1:
-            most = max(most, len(groups.kept["P-q-decision"].metadata))
+        assert all(len(each.metadata) <= MAX_METADATA_BYTES for each in groups.offsets.values())
+        if len(groups.offsets) == 1:
+            most = max(most, len(groups.offsets["P-q-decision"].metadata))
         assert ledger.fetch_decision() == decision
-    assert len(groups.kept) > 1
+    assert len(groups.offsets) > 1
     assert MAX_METADATA_BYTES - 100 < most <= MAX_METADATA_BYTES
 
 
@@ -248,7 +248,7 @@ def test_a_decision_without_its_overflow_groups_is_incomplete_and_warned_of(
 ) -> None:
     decision = Decision(4, DecisionState.DECIDED, 1000, 1024, Content(5, 6), many(1000), DECIDED.earlier)
     ledger.write_decision(decision)
-    del groups.kept["P-q-2-overflow"]
+    del groups.offsets["P-q-2-overflow"]
     with caplog.at_level(logging.WARNING):
         assert ledger.fetch_decision() == decision.with_state(DecisionState.INCOMPLETE)
     assert "the transactions that version 4 decided to commit are not listed any more" in caplog.text
@@ -256,20 +256,20 @@ def test_a_decision_without_its_overflow_groups_is_incomplete_and_warned_of(
 
 def test_the_overflow_is_that_of_the_decision_or_none(ledger: Ledger, groups: Groups) -> None:
     ledger.write_decision(Decision(4, DecisionState.DECIDED, 1000, 1024, Content(5, 6), many(1000)))
-    first = groups.kept["P-q-0-overflow"]
+    first = groups.offsets["P-q-0-overflow"]
     groups.put("P-q-0-overflow", 4, ("a" if first.metadata[0] != "a" else "b") + first.metadata[1:])
-    found = ledger.fetch_decision()
-    assert found is not None
-    assert found.state is DecisionState.INCOMPLETE
+    decision = ledger.fetch_decision()
+    assert decision is not None
+    assert decision.state is DecisionState.INCOMPLETE
 
 
 @pytest.mark.parametrize("count", [0, MAX_OVERFLOW_GROUPS])
 def test_so_many_overflow_groups_are_read_and_one_more_is_an_error(ledger: Ledger, groups: Groups, count: int) -> None:
     text = "decided tasks=1 partitions=1 rows=1 fingerprint=00"
     groups.put("P-q-decision", 0, f"{text} overflow={count} digest=0")
-    found = ledger.fetch_decision()
-    assert found is not None
-    assert found.state is DecisionState.INCOMPLETE
+    decision = ledger.fetch_decision()
+    assert decision is not None
+    assert decision.state is DecisionState.INCOMPLETE
     groups.put("P-q-decision", 0, f"{text} overflow={MAX_OVERFLOW_GROUPS + 1} digest=0")
     with pytest.raises(
         LedgerError, match=f"group P-q-decision has metadata that cannot be read: 'overflow={MAX_OVERFLOW_GROUPS + 1}'"
@@ -294,9 +294,9 @@ def test_the_largest_number_of_a_decision_is_read_and_the_next_is_an_error(ledge
         return " ".join(f"{name}={shown}" if word.startswith(name) else word for word in CARRIED_OUT.split())
 
     groups.put("P-q-decision", MAX_NUMBER, text(most))
-    found = ledger.fetch_decision()
-    assert found is not None
-    assert (found.version, number_of(found)) == (MAX_NUMBER, most)
+    decision = ledger.fetch_decision()
+    assert decision is not None
+    assert (decision.version, number_of(decision)) == (MAX_NUMBER, most)
     groups.put("P-q-decision", 0, text(most + 1))
     with pytest.raises(LedgerError, match="group P-q-decision has metadata that cannot be read: 'carried-out "):
         ledger.fetch_decision()
@@ -306,10 +306,10 @@ def test_a_write_may_have_as_many_tasks_and_no_more(ledger: Ledger, groups: Grou
     most = replace(DECIDED, task_count=MAX_TASKS)
     ledger.write_decision(most)
     assert ledger.fetch_decision() == most
-    groups.kept.clear()
+    groups.offsets.clear()
     with pytest.raises(CommitFailedError, match=r"at most 1,000,000 Spark partitions, and this one has 1,000,001\. Nothing was"):
         ledger.write_decision(replace(DECIDED, task_count=MAX_TASKS + 1))
-    assert groups.kept == {}
+    assert groups.offsets == {}
 
 
 def test_a_decision_lists_as_many_transactions_as_it_has_tasks_and_no_more(ledger: Ledger) -> None:
@@ -357,9 +357,9 @@ def test_entries_that_are_not_what_was_written_are_an_error(
         groups.put("P-q-decision", 7, f"decided tasks=2 partitions=2 rows=1 fingerprint=00 entries={entries}")
 
     put(zlib.compress(packed_bytes(2)))
-    found = ledger.fetch_decision()
-    assert found is not None
-    assert found.entries == (entry(0), entry(1))
+    decision = ledger.fetch_decision()
+    assert decision is not None
+    assert decision.entries == (entry(0), entry(1))
     put(damaged(packed_bytes(2)))
     with pytest.raises(LedgerError, match="group P-q-decision has metadata that cannot be read: '"):
         ledger.fetch_decision()
@@ -368,7 +368,7 @@ def test_entries_that_are_not_what_was_written_are_an_error(
 def test_more_than_all_chunks_hold_is_not_even_unpacked(ledger: Ledger, groups: Groups, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "MAX_OVERFLOW_GROUPS", 2)
     ledger.write_decision(DECIDED)
-    text, _, packed = groups.kept["P-q-decision"].metadata.partition(" entries=")
+    text, _, packed = groups.offsets["P-q-decision"].metadata.partition(" entries=")
     groups.put("P-q-decision", 7, f"{text} entries={packed.ljust(2 * MAX_METADATA_BYTES + 1, ' ')}")
     assert ledger.fetch_decision() == DECIDED  # what stands behind a blank is another word
     groups.put("P-q-decision", 7, f"{text} entries={packed.ljust(2 * MAX_METADATA_BYTES + 1, '0')}")
@@ -400,12 +400,12 @@ def test_the_content_of_this_version_and_of_the_last_ones_is_known() -> None:
 
 
 def test_a_decision_remembers_the_versions_before_it() -> None:
-    known = (*DECIDED.earlier, EarlierVersion(7, DECIDED.content))
+    earlier = (*DECIDED.earlier, EarlierVersion(7, DECIDED.content))
     assert DECIDED.earlier_for(7) == DECIDED.earlier
-    assert DECIDED.earlier_for(8) == known
+    assert DECIDED.earlier_for(8) == earlier
     assert DECIDED.with_state(DecisionState.INCOMPLETE).earlier_for(8) == DECIDED.earlier  # it is not in Kafka as a whole
     full = replace(DECIDED, earlier=tuple(EarlierVersion(version, Content()) for version in range(MAX_EARLIER_VERSIONS)))
-    assert full.earlier_for(8) == (*full.earlier[1:], known[-1])
+    assert full.earlier_for(8) == (*full.earlier[1:], earlier[-1])
 
 
 # MARKERS
@@ -420,10 +420,10 @@ def test_a_marker_has_this_text() -> None:
 def test_markers_are_read_together_by_partition(ledger: Ledger, groups: Groups) -> None:
     groups.put("P-q-1-marker", 7, marker_text(Content(3, LARGEST)))
     groups.put("P-q-2-marker", MAX_NUMBER, marker_text(Content(MAX_NUMBER, 0, SchemaIds(key=0))))
-    found = {1: Marker(7, Content(3, LARGEST)), 2: Marker(MAX_NUMBER, Content(MAX_NUMBER, 0, SchemaIds(key=0)))}
-    assert ledger.fetch_markers(range(3)) == found
+    markers = {1: Marker(7, Content(3, LARGEST)), 2: Marker(MAX_NUMBER, Content(MAX_NUMBER, 0, SchemaIds(key=0)))}
+    assert ledger.fetch_markers(range(3)) == markers
     assert groups.fetches == [{"P-q-0-marker", "P-q-1-marker", "P-q-2-marker"}]
-    assert (ledger.fetch_marker(1), ledger.fetch_marker(0)) == (found[1], None)
+    assert (ledger.fetch_marker(1), ledger.fetch_marker(0)) == (markers[1], None)
     assert ledger.fetch_markers([]) == {}
     assert len(groups.fetches) == 3  # nobody is asked about nothing
 
@@ -455,7 +455,7 @@ def test_the_markers_of_all_partitions_on_record_are_read_in_two_steps(ledger: L
         groups.put(f"P-q-{partition}-marker", 7, marker_text(Content(partition, 0)))
     assert ledger.client.ask(ledger.all_markers_question(2))[1] == 0
     ledger.record_partition_count(5)
-    assert groups.kept["P-q-3-width"] == (8, "")
+    assert groups.offsets["P-q-3-width"] == (8, "")
     groups.fetches.clear()
     markers, recorded = ledger.client.ask(ledger.all_markers_question(2))
     assert ({partition: each.content.rows for partition, each in markers.items()}, recorded) == (
@@ -471,8 +471,8 @@ def test_the_markers_of_all_partitions_on_record_are_read_in_two_steps(ledger: L
 def test_widths_are_powers_of_two_each_in_a_group_of_its_own(ledger: Ledger, groups: Groups, partitions: int, width: int) -> None:
     ledger.record_partition_count(partitions)
     ledger.record_partition_count(1)
-    assert {offset for offset, _ in groups.kept.values()} == {1, width}
-    assert set(groups.kept) == {"P-q-0-width", f"P-q-{width.bit_length() - 1}-width"}
+    assert {offset for offset, _ in groups.offsets.values()} == {1, width}
+    assert set(groups.offsets) == {"P-q-0-width", f"P-q-{width.bit_length() - 1}-width"}
 
 
 # WHAT A TASK SEES
@@ -485,7 +485,7 @@ def test_a_task_asks_once_for_all_that_it_has_to_know(ledger: Ledger, groups: Gr
     groups.put("P-q-1-marker", 7, marker_text(Content(3, 4)))
     groups.put("P-q-0-marker", 9, marker_text(Content(9, 9)))
     ledger.record_abort(DriverTime("host", 101))
-    assert groups.kept["P-aborted"] == (101, "host")
+    assert groups.offsets["P-aborted"] == (101, "host")
     assert ledger.fetch_view(DriverTime("host", 100), 1) == LedgerView(DECIDED, True, Marker(7, Content(3, 4)))
 
 

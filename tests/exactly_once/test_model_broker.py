@@ -52,10 +52,10 @@ class Both:
             case "commit" | "abort":
                 commits = request == "commit"
                 self.broker, error = self.broker.end(ID, epoch, commit=commits, transaction_version=self.version)
-                asked = EndTxnRequest(
+                end_txn = EndTxnRequest(
                     transactional_id=NAME, producer_id=self.producer_id, producer_epoch=epoch, committed=commits
                 )
-                return error, self.fake.handle_end_txn(asked, END_TXN[self.version]).error_code
+                return error, self.fake.handle_end_txn(end_txn, END_TXN[self.version]).error_code
             case "complete":
                 if self.state in PREPARED:
                     self.broker = self.broker.complete(ID)

@@ -24,10 +24,10 @@ BY_NAME = {left_out.name: left_out for left_out in LEFT_OUT}
 SOAK_LIMIT_S = 1_200
 
 
-def described(found: dict[Violation, list[Event]]) -> str:
+def described(events_by_violation: dict[Violation, list[Event]]) -> str:
     """Each violation, and what happened before."""
     lines = []
-    for violation, events in found.items():
+    for violation, events in events_by_violation.items():
         lines += [f"{violation.value}, after {len(events)} steps:", *(f"  {event}" for event in events)]
     return "\n".join(lines)
 

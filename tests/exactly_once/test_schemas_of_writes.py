@@ -62,8 +62,8 @@ def test_the_missing_part_of_a_version_is_encoded_as_the_part_that_is_there(brok
 
 def test_what_is_decided_and_lost_is_written_again_as_it_was_encoded(broker: FakeBroker, run: Runs) -> None:
     first = run("r1", schemas=FIRST)
-    lost, _ = first.decide(first.reports(0, ["a"], ["b"])).entries
-    first.client.fence([lost.prepared_transaction(first.names, "q").transactional_id])
+    lost_entry, _ = first.decide(first.reports(0, ["a"], ["b"])).entries
+    first.client.fence([lost_entry.prepared_transaction(first.names, "q").transactional_id])
     reports = run("r2", schemas=NEWER).reports(0, ["a"], ["b"])
     assert [(each.result, each.content.schemas) for each in reports] == [
         (AttemptResult.OPEN, FIRST),

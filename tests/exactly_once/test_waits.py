@@ -35,7 +35,7 @@ class Waits:
         self._lock = threading.Lock()
         self._in_flight = 0
 
-    def sent(self, request: ClientRequest) -> ClientRequest:
+    def watch(self, request: ClientRequest) -> ClientRequest:
         with self._lock:
             if not self._in_flight:
                 self.waits.append([])
@@ -57,9 +57,9 @@ class Waits:
 
 @pytest.fixture
 def waits(monkeypatch: pytest.MonkeyPatch) -> Waits:
-    found, send = Waits(), NetworkClient.send
-    monkeypatch.setattr(NetworkClient, "send", lambda client, request, now_ms: send(client, found.sent(request), now_ms))
-    return found
+    recorder, send = Waits(), NetworkClient.send
+    monkeypatch.setattr(NetworkClient, "send", lambda client, request, now_ms: send(client, recorder.watch(request), now_ms))
+    return recorder
 
 
 @pytest.fixture
@@ -109,8 +109,8 @@ def test_a_commit_waits_five_times(run: Run, producer: KafkaProducer, waits: Wai
             report = write(run, producer, version)
             assert report.result is AttemptResult.OPEN
             commit = VersionCommit(driver, run.names, [report], TOPIC)
-            found = waits.of(commit.run)
-    assert [sorted(each) for each in found] == [
+            request_names = waits.of(commit.run)
+    assert [sorted(each) for each in request_names] == [
         ["ListTransactions", "OffsetFetch"],
         ["DescribeTransactions", "Metadata", "OffsetFetch"],
         ["OffsetCommit"],

@@ -154,11 +154,11 @@ class Process:
 
     def take(self, step: Step) -> None:
         """Returns when the step has been taken, and the process stands before the next one or is at its end."""
-        wanted = self._order.index(step["step"])
+        wanted_index = self._order.index(step["step"])
         while not self.is_over:
             at = self._at
             assert at is not None
-            if self._order.index(at) > wanted:
+            if self._order.index(at) > wanted_index:
                 return
             self._tell(step if at == step["step"] else PLAINLY)
             if at == step["step"]:
@@ -266,15 +266,15 @@ def patched() -> ExitStack:
 
 def _hooked(original: Callable[..., Any], call: str) -> Callable[..., Any]:
     @functools.wraps(original)
-    def hooked(self: object, *args: Any, **named: Any) -> Any:
+    def hooked(self: object, *args: Any, **kwargs: Any) -> Any:
         process = _here.process
         if process is None:
-            return original(self, *args, **named)
+            return original(self, *args, **kwargs)
         if call == "7 record":
             return process.step(call + " abort", lambda step: original(self, _aborted(step, args[0])))
         if call not in ONE_BY_ONE:
             step = process.model_step(call, args[0] if args else None)
-            plain = functools.partial(original, self, *args, **named)
+            plain = functools.partial(original, self, *args, **kwargs)
             try:
                 return plain() if step is None else process.step(step, lambda _: plain())
             except KafkaTimeoutError as error:
@@ -282,18 +282,18 @@ def _hooked(original: Callable[..., Any], call: str) -> Callable[..., Any]:
                     raise
                 return _unanswered(error, self, *args[1:])
         left = list(args[0])
-        found: dict[str, Any] = {}
+        answers: dict[str, Any] = {}
 
         def one(step: Step) -> dict[str, Any]:
-            chosen = next((each for each in left if _is_meant(each, step)), left[0])
-            answer: dict[str, Any] = original(self, [chosen], *args[1:], **named)
+            transaction = next((each for each in left if _is_meant(each, step)), left[0])
+            answer: dict[str, Any] = original(self, [transaction], *args[1:], **kwargs)
             if not step["answer_is_lost"]:
-                left.remove(chosen)
+                left.remove(transaction)
             return answer
 
         while left:
-            found |= process.step(process.model_step(call, left[0]) or call, one)
-        return found
+            answers |= process.step(process.model_step(call, left[0]) or call, one)
+        return answers
 
     return hooked
 
@@ -362,9 +362,11 @@ class Replay:
 
     def has_ended_well(self) -> bool:
         """Whether the latest driver has committed its version."""
-        known = self.trace["processes"]
+        descriptions = self.trace["processes"]
         drivers = [name for name, each in self.processes.items() if isinstance(each, DriverProcess)]
-        latest = max(drivers, key=lambda name: (known[name]["run"], known[name]["version"], known[name]["write"]))
+        latest = max(
+            drivers, key=lambda name: (descriptions[name]["run"], descriptions[name]["version"], descriptions[name]["write"])
+        )
         return isinstance(self.processes[latest].outcome, Committed)
 
     def wrong_errors(self) -> dict[str, object]:
@@ -373,8 +375,8 @@ class Replay:
         Where the model finds a transaction gone whose commit is not complete yet, 6c may read its marker here.
         """
         aborts = [step for step in self.trace["full_plan"] if BECAUSE in step["words"]]
-        found = {step["process"]: step["words"].partition(BECAUSE)[2] for step in aborts}
-        reasons = {name: reason for name, reason in found.items() if reason != "transaction gone"}
+        all_reasons = {step["process"]: step["words"].partition(BECAUSE)[2] for step in aborts}
+        reasons = {name: reason for name, reason in all_reasons.items() if reason != "transaction gone"}
         return {
             name: self.processes[name].outcome
             for name, reason in reasons.items()
@@ -434,21 +436,21 @@ class Replay:
         transactional_id = self._run(0, 0).names.transactional_id(AttemptId(OWNER, int(partition), int(attempt)))
         if what == "time-out":
             assert self.trace["transaction_version"] == 2, "an abort by somebody else does not bump the epoch"
-            found = self._client.describe_transactions([transactional_id])[transactional_id]
-            assert found is not None
-            prepared = PreparedTransaction(transactional_id, found.producer_id, found.producer_epoch, 2)
+            transaction = self._client.describe_transactions([transactional_id])[transactional_id]
+            assert transaction is not None
+            prepared = PreparedTransaction(transactional_id, transaction.producer_id, transaction.producer_epoch, 2)
             self._client.end_transactions([prepared], commit=False)
         until(lambda: self._is_complete(transactional_id), LIMIT_S, f"{transactional_id} is complete")
 
     def _is_complete(self, transactional_id: str) -> bool:
-        found = self._client.describe_transactions([transactional_id])[transactional_id]
-        return found is None or found.state not in PREPARED
+        transaction = self._client.describe_transactions([transactional_id])[transactional_id]
+        return transaction is None or transaction.state not in PREPARED
 
     def _process(self, name: str, first_step: str) -> Process:
         if name not in self.processes:
-            known = self.trace["processes"][name]
-            make = self._task if known["kind"] == "task" else self._driver
-            self.processes[name] = make(name, known, first_step)
+            description = self.trace["processes"][name]
+            make = self._task if description["kind"] == "task" else self._driver
+            self.processes[name] = make(name, description, first_step)
         return self.processes[name]
 
     def _run(self, run: int, write: int) -> Run:
@@ -457,28 +459,29 @@ class Replay:
             self._runs[run, write] = self._make_run(HOST, owner=OWNER)
         return self._runs[run, write]
 
-    def _task(self, name: str, known: Mapping[str, Any], first_step: str) -> Process:  # noqa: ARG002
-        place = (known["run"], known["write"], known["version"], known["partition"])
-        planned_at = DriverTime(HOST, known["planned"])
-        how = {"attempt": known["attempt"], "planned_at": planned_at, "schemas": self._schemas(*place[:2])}
-        task = self._run(*place[:2]).task(*place[2:], *known["rows"], **how)
+    def _task(self, name: str, description: Mapping[str, Any], first_step: str) -> Process:  # noqa: ARG002
+        place = (description["run"], description["write"], description["version"], description["partition"])
+        planned_at = DriverTime(HOST, description["planned"])
+        how = {"attempt": description["attempt"], "planned_at": planned_at, "schemas": self._schemas(*place[:2])}
+        task = self._run(*place[:2]).task(*place[2:], *description["rows"], **how)
 
         def work() -> TaskReport:
             report = task.begin().send().finish()
             return self._reports.setdefault(place, report)  # the first attempt that returns wins
 
-        return TaskProcess(name, work, has_rows=bool(known["rows"]))
+        return TaskProcess(name, work, has_rows=bool(description["rows"]))
 
     def _failure_of_tasks(self, write: tuple[int, int, int]) -> object:
         """What Spark fails the write with."""
         for name, process in self.processes.items():
-            known = self.trace["processes"][name]
-            if (known["run"], known["write"], known["version"]) == write and isinstance(process.outcome, KafkaError):
+            description = self.trace["processes"][name]
+            own_write = (description["run"], description["write"], description["version"])
+            if own_write == write and isinstance(process.outcome, KafkaError):
                 return process.outcome
         return "its tasks have failed"
 
-    def _driver(self, name: str, known: Mapping[str, Any], first_step: str) -> Process:
-        write = (known["run"], known["write"], known["version"])
+    def _driver(self, name: str, description: Mapping[str, Any], first_step: str) -> Process:
+        write = (description["run"], description["write"], description["version"])
         run = self._run(*write[:2])
         places = {
             (*write, each["partition"])
