@@ -17,8 +17,8 @@ from spark_kafka_sink.sink.write_plan import WritePlan
 HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 
 
-def columns(**given: Any) -> dict[str, Any]:
-    return {"topic": "t", "key": None, "partition": None, "headers": None, "timestamp": None} | given
+def columns(**fields: Any) -> dict[str, Any]:
+    return {"topic": "t", "key": None, "partition": None, "headers": None, "timestamp": None} | fields
 
 
 def not_utf8(*cells: bytes | None) -> pa.Array:
@@ -32,9 +32,9 @@ def chunk_of(table: pa.Table, mapping: RowMapping, first: int = 0) -> Chunk:
     return Chunk(mapping.columns(table), range(first, first + table.num_rows), table.nbytes)
 
 
-def sink_options(producer: Mapping[str, object] | None = None, **given: Any) -> SinkOptions:
+def sink_options(producer: Mapping[str, object] | None = None, **attributes: Any) -> SinkOptions:
     """Options of a write: those of the producer by their keys, those of the sink by attribute."""
-    return SinkOptions(**given, producer=ProducerConfig.from_mapping({"bootstrap.servers": "a:1"} | dict(producer or {})))
+    return SinkOptions(**attributes, producer=ProducerConfig.from_mapping({"bootstrap.servers": "a:1"} | dict(producer or {})))
 
 
 def write_plan(mapping: RowMapping, options: SinkOptions) -> WritePlan:

@@ -41,8 +41,8 @@ def test_a_time_of_day_is_sent_in_nanoseconds() -> None:
 
 def test_comments_go_along() -> None:
     kind = StructType([StructField("a", LongType(), True, {"comment": "how many"}), StructField("b", LongType(), True, {"x": 1})])
-    found = arrow_type(kind, "value", [])
-    assert [found.field(name).metadata for name in ("a", "b")] == [{b"comment": b"how many"}, None]
+    struct_type = arrow_type(kind, "value", [])
+    assert [struct_type.field(name).metadata for name in ("a", "b")] == [{b"comment": b"how many"}, None]
 
 
 @pytest.mark.parametrize(

@@ -13,8 +13,8 @@ from spark_kafka_sink.sink.rows.row_outcomes import RowOutcomes
 from tests.sink.columns import HEADERS, columns, not_utf8, sink_options
 
 
-def chunk(first: int = 0, **given: Any) -> Chunk:
-    return Chunk(columns(**given), range(first, first + len(given["value"])), 0)
+def chunk(first: int = 0, **fields: Any) -> Chunk:
+    return Chunk(columns(**fields), range(first, first + len(fields["value"])), 0)
 
 
 def test_rows_keep_their_numbers_when_others_are_left_out() -> None:
@@ -30,8 +30,8 @@ def test_rows_keep_their_numbers_when_others_are_left_out() -> None:
 def test_an_error_names_the_row_and_the_original_stays_as_it_is() -> None:
     error = KafkaError("no", condition="KAFKA_X")
     outcomes = RowOutcomes(sink_options(), None)
-    named = outcomes.error_naming_row(error, "why", chunk(10, value=pa.array(["a", "bc"])), 1, partition=3)
-    assert str(named) == "[KAFKA_X] row 11 of this task: topic t, partition 3, no key, value of 2 bytes: why"
+    row_error = outcomes.error_naming_row(error, "why", chunk(10, value=pa.array(["a", "bc"])), 1, partition=3)
+    assert str(row_error) == "[KAFKA_X] row 11 of this task: topic t, partition 3, no key, value of 2 bytes: why"
     assert error.message == "no"
 
 
@@ -41,7 +41,7 @@ def test_headers_of_a_map_may_have_keys_that_are_not_utf8() -> None:
 
 
 def test_a_row_is_named_by_number_topic_partition_key_and_sizes() -> None:
-    given = chunk(
+    rows = chunk(
         70,
         topic=pa.array(["a", "b"]),
         key=pa.array([None, b"k" * 33]),
@@ -49,10 +49,10 @@ def test_a_row_is_named_by_number_topic_partition_key_and_sizes() -> None:
         partition=pa.array([None, 4], pa.int32()),
         headers=pa.array([None, [{"key": "h", "value": b""}]], HEADERS),
     )
-    assert given.row_in_words(0) == "row 70 of this task: topic a, no key, value of null, 0 headers"
-    named = f"row 71 of this task: topic b, partition 4, key {b'k' * 32!r}… of 33 bytes, value of 3 bytes, 1 headers"
-    assert given.row_in_words(1) == named
-    assert given.row_in_words(0, partition=2).startswith("row 70 of this task: topic a, partition 2, ")
+    assert rows.row_in_words(0) == "row 70 of this task: topic a, no key, value of null, 0 headers"
+    words = f"row 71 of this task: topic b, partition 4, key {b'k' * 32!r}… of 33 bytes, value of 3 bytes, 1 headers"
+    assert rows.row_in_words(1) == words
+    assert rows.row_in_words(0, partition=2).startswith("row 70 of this task: topic a, partition 2, ")
 
 
 def test_sizes_count_key_value_and_headers() -> None:

@@ -16,8 +16,8 @@ from tests.sink.fake_producer import FakeProducer
 HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 
 
-def columns(**given: Any) -> dict[str, Any]:
-    return {"topic": "orders", "key": None, "partition": None, "headers": None, "timestamp": None} | given
+def columns(**fields: Any) -> dict[str, Any]:
+    return {"topic": "orders", "key": None, "partition": None, "headers": None, "timestamp": None} | fields
 
 
 def added(topic: bytes, partition: bytes | None) -> list[tuple[str, bytes | None]]:
@@ -31,7 +31,7 @@ def headers_of(letters: dict[str, Any]) -> list[list[tuple[str, bytes | None]]]:
 
 def test_a_dead_letter_keeps_its_own_and_gains_four_headers() -> None:
     own = [[{"key": "a", "value": b"1"}, {"key": "a", "value": None}], None, [], [{"key": None, "value": b"2"}]]
-    given = columns(
+    rows = columns(
         topic=pa.array(["x", None, "y", "z"]),
         key=pa.array(["k", None, "", "l"]),
         value=pa.array([None, b"v", b"", b"w"]),
@@ -39,9 +39,9 @@ def test_a_dead_letter_keeps_its_own_and_gains_four_headers() -> None:
         headers=pa.array(own, HEADERS),
         timestamp=pa.array([-1, None, 5, 0]),
     )
-    letters = dead_letter_columns(given, "KAFKA_X", "müde")
-    assert letters["key"] is given["key"]
-    assert letters["value"] is given["value"]
+    letters = dead_letter_columns(rows, "KAFKA_X", "müde")
+    assert letters["key"] is rows["key"]
+    assert letters["value"] is rows["value"]
     assert letters["timestamp"].to_pylist() == [None, None, 5, 0]
     assert headers_of(letters) == [
         [("a", b"1"), ("a", None), *added(b"x", None)],

@@ -14,12 +14,12 @@ from tests.sink.columns import HEADERS, columns, not_utf8
 LIMITS = {"max.request.size": 1000, "buffer.memory": 5000}
 
 
-def refused(counts: dict[str, int] | None = None, **given: Any) -> list[tuple[str, list[int]]]:
-    return [(each.condition, each.rows.tolist()) for each in find_refused_rows(columns(**given), LIMITS, counts or {})]
+def refused(counts: dict[str, int] | None = None, **fields: Any) -> list[tuple[str, list[int]]]:
+    return [(each.condition, each.rows.tolist()) for each in find_refused_rows(columns(**fields), LIMITS, counts or {})]
 
 
 def test_good_rows_are_not_refused() -> None:
-    given = {
+    fields = {
         "topic": pa.array(["a", "b"]),
         "key": pa.array([None, "k"]),
         "value": pa.array([None, b"v"]),
@@ -27,7 +27,7 @@ def test_good_rows_are_not_refused() -> None:
         "timestamp": pa.array([None, 0]),
         "headers": pa.array([None, [{"key": "h", "value": None}]], HEADERS),
     }
-    assert refused({"b": 6}, **given) == []
+    assert refused({"b": 6}, **fields) == []
 
 
 def test_a_row_is_refused_by_the_first_check_it_fails() -> None:
@@ -50,8 +50,8 @@ def test_a_row_is_refused_by_the_first_check_it_fails() -> None:
 def test_impossible_topics_have_one_reason_and_unknown_topics_another() -> None:
     """A column that contains no topics at all has as many names as rows: they are found in one pass and have one reason."""
     topic = pa.array(["a", "a/1", None, "lost", "a/2", "gone", "a", "a/3", "a/4"])
-    given = columns(topic=topic, value=pa.array([""] * 9))
-    null, impossible, unknown = find_refused_rows(given, LIMITS, {}, {"gone": "Topic gone …", "lost": "Topic lost …", "z": "…"})
+    rows = columns(topic=topic, value=pa.array([""] * 9))
+    null, impossible, unknown = find_refused_rows(rows, LIMITS, {}, {"gone": "Topic gone …", "lost": "Topic lost …", "z": "…"})
     assert null.rows.tolist() == [2]
     assert (impossible.condition, impossible.rows.tolist()) == ("KAFKA_INVALID_TOPIC_EXCEPTION", [1, 4, 7, 8])
     assert impossible.text.startswith("no topic can have names like 'a/1', 'a/2', 'a/3': a topic's name is 1 to 249 ")
@@ -66,11 +66,11 @@ def test_partitions_of_a_topic_with_unknown_count_are_not_refused() -> None:
     ]
 
 
-@pytest.mark.parametrize(("found", "message"), [([-1, -1], "-1"), ([-1, -7], "below 0")])
-def test_a_negative_partition_has_kafkas_error_text(found: list[int], message: str) -> None:
-    given = columns(value=pa.array(["", ""]), partition=pa.array(found, pa.int32()))
-    (found,) = find_refused_rows(given, LIMITS, {})
-    assert found.text == f"Invalid partition: {message}. Partition number should always be non-negative or null."
+@pytest.mark.parametrize(("partitions", "message"), [([-1, -1], "-1"), ([-1, -7], "below 0")])
+def test_a_negative_partition_has_kafkas_error_text(partitions: list[int], message: str) -> None:
+    rows = columns(value=pa.array(["", ""]), partition=pa.array(partitions, pa.int32()))
+    (unwritable_rows,) = find_refused_rows(rows, LIMITS, {})
+    assert unwritable_rows.text == f"Invalid partition: {message}. Partition number should always be non-negative or null."
 
 
 def test_a_row_of_just_the_limit_is_good() -> None:
@@ -91,12 +91,12 @@ def test_text_that_is_not_utf8_is_shown_as_bytes_and_is_no_topic(kind: pa.DataTy
         pa.array([0, 1, 2], pa.int32()),
         pa.StructArray.from_arrays([not_utf8(b"\xff", b"h").cast(kind), pa.array([b"", b""])], ["key", "value"]),
     )
-    given = columns(topic=not_utf8(b"a", b"b\xc3").cast(kind), key=keys, value=not_utf8(b"\x80" * 1000, b"v"), headers=headers)
-    impossible, too_large = find_refused_rows(given, LIMITS, {})
+    rows = columns(topic=not_utf8(b"a", b"b\xc3").cast(kind), key=keys, value=not_utf8(b"\x80" * 1000, b"v"), headers=headers)
+    impossible, too_large = find_refused_rows(rows, LIMITS, {})
     assert (impossible.condition, impossible.rows.tolist()) == ("KAFKA_INVALID_TOPIC_EXCEPTION", [1])
     assert r"b\\xc3" in impossible.text
     assert (too_large.condition, too_large.rows.tolist()) == ("KAFKA_RECORD_TOO_LARGE", [0])
-    chunk = Chunk(given, range(2), 0)
+    chunk = Chunk(rows, range(2), 0)
     message = r"row 0 of this task: topic a, key b'\xff\xfe\x80' of 3 bytes, value of 1000 bytes, 1 headers"
     assert chunk.row_in_words(0) == message
     assert chunk.row_in_words(1).startswith(r"row 1 of this task: topic b\xc3, key b'k' of 1 bytes, ")

@@ -82,11 +82,11 @@ def test_rows_are_numbered_through_all_chunks() -> None:
 
 
 def test_brokers_are_asked_once_before_the_first_row_and_not_without_one() -> None:
-    asked: list[str] = []
-    list(SparkRows(iter([batch(0), batch(2), batch(3)]), MAPPING, lambda: asked.append("asked")).chunks())
-    assert asked == ["asked"]
-    list(SparkRows(iter([batch(0), batch(0)]), MAPPING, lambda: asked.append("again")).chunks())
-    assert asked == ["asked"]
+    calls: list[str] = []
+    list(SparkRows(iter([batch(0), batch(2), batch(3)]), MAPPING, lambda: calls.append("asked")).chunks())
+    assert calls == ["asked"]
+    list(SparkRows(iter([batch(0), batch(0)]), MAPPING, lambda: calls.append("again")).chunks())
+    assert calls == ["asked"]
 
 
 def test_a_chunk_is_as_large_as_what_the_producer_lays_out_at_a_time() -> None:

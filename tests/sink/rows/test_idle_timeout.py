@@ -125,5 +125,5 @@ def test_with_rates_a_batch_is_sent_before_the_next_is_read() -> None:
 
 
 def test_chunks_come_out_as_they_went_in() -> None:
-    given = [chunk_of(pa.Table.from_batches([batch(each)]), MAPPING) for each in (3, 0, 5)]
-    assert list(map(id, checked_chunks(iter(given), lambda each: len(each.numbers), 60))) == list(map(id, given))
+    chunks = [chunk_of(pa.Table.from_batches([batch(each)]), MAPPING) for each in (3, 0, 5)]
+    assert list(map(id, checked_chunks(iter(chunks), lambda each: len(each.numbers), 60))) == list(map(id, chunks))

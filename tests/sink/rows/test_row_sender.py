@@ -314,20 +314,20 @@ def test_text_that_is_not_utf8_has_its_outcome_and_keeps_its_bytes() -> None:
     )
     cells = [pa.array([b"x" * 300, b"b", b"c"]), not_utf8(b"t", b"\xff", b"t"), not_utf8(b"\xff\xfe\x80", b"k", b"\x80"), headers]
     table = pa.Table.from_arrays(cells, names=["value", "topic", "key", "headers"])
-    given = {"max.request.size": 200}
+    limits = {"max.request.size": 200}
     with pytest.raises(InvalidRecordError, match=r"row 1 of this task: topic \\xff, key b'k'"):
-        SenderToChoosyProducer(Limited(), {"on_record_too_large": SKIP}, mapping, **given).send_table(table)
+        SenderToChoosyProducer(Limited(), {"on_record_too_large": SKIP}, mapping, **limits).send_table(table)
     producer = Limited()
-    sending = SenderToChoosyProducer(producer, DEAD_LETTERING, mapping, **given)
+    sending = SenderToChoosyProducer(producer, DEAD_LETTERING, mapping, **limits)
     sending.send_table(table)
     sending.finish()
     assert (sending.acknowledged, sending.dead_lettered) == (1, 2)
-    impossible, too_large, sent = producer.calls
+    impossible, too_large, good = producer.calls
     assert too_large["key"].cast(pa.binary()).to_pylist() == [b"\xff\xfe\x80"]
     kinds = pa.list_(pa.struct([("key", pa.binary()), ("value", pa.binary())]))
     assert too_large["headers"].cast(kinds)[0].as_py()[0] == {"key": b"\xfe", "value": b"1"}
     assert impossible["headers"].cast(kinds)[0].as_py()[1] == {"key": b"__pykafka_sink.errors.topic", "value": b"\xff"}
-    assert sent["key"].cast(pa.binary()).to_pylist() == [b"\x80"]
+    assert good["key"].cast(pa.binary()).to_pylist() == [b"\x80"]
 
 
 def test_a_topic_that_brokers_do_not_have_fails_the_task_by_its_first_row() -> None:
@@ -423,11 +423,11 @@ def test_any_number_of_pending_chunks_may_have_rows_that_are_sent_again() -> Non
 
     class RejectingWhenTheLastIsSent(FakeProducer):
         def send_columns(self, topic: Any, **columns: Any) -> FakeDelivery:
-            sent = super().send_columns(topic, **columns)
+            delivery = super().send_columns(topic, **columns)
             if len(self.deliveries) == MAX_PENDING_DELIVERIES:
                 for each in self.deliveries:
                     each.reject({0: NO_KEY}, [1])
-            return sent
+            return delivery
 
     producer = RejectingWhenTheLastIsSent()
     sending = sender(producer, SKIPPING)

@@ -118,11 +118,11 @@ def test_a_table_makes_the_records_that_the_sink_makes_of_it(
     own.flush()
     assert delivery.result(0).rows == table.num_rows
     for (name, partition), start in by_sink.items():
-        expected, found = (
+        expected, records = (
             [(each.timestamp, each.key, each.value, each.headers) for each in cluster.records(name, partition)[begin:]]
             for cluster, begin in ((first, start), (second, by_table[name, partition]))
         )
-        assert found == expected
+        assert records == expected
 
 
 def send_as_spark_does(producer: TaskProducer, batches: list[pa.RecordBatch], names: list[str], topic: str | None) -> None:
