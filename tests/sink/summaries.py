@@ -47,9 +47,9 @@ def summary(*written: WrittenRange, query: str | None = "q1") -> CommitSummary:
 
 def samples(text: str) -> dict[tuple[str, ...], float]:
     """(name, label values …) -> value, by Prometheus' own parser."""
-    found = {}
+    values = {}
     for family in text_string_to_metric_families(text):
         for sample in family.samples:
             labels = dict(sample.labels)
-            found[sample.name.removeprefix("pykafka_sink_"), labels.pop("query"), *labels.values()] = sample.value
-    return found
+            values[sample.name.removeprefix("pykafka_sink_"), labels.pop("query"), *labels.values()] = sample.value
+    return values

@@ -29,7 +29,7 @@ class Found(Waited):
         self.append(timeout_ms)
 
 
-def asked(producer: Waited, options: dict[str, object] | None = None) -> None:
+def ask_brokers(producer: Waited, options: dict[str, object] | None = None) -> None:
     config = ProducerConfig.from_mapping({"bootstrap.servers": "a:1"} | (options or {}))
     await_brokers(producer, config)
 
@@ -49,7 +49,7 @@ def in_stage(monkeypatch: pytest.MonkeyPatch, number: int) -> None:
 @pytest.mark.usefixtures("directory")
 def test_the_first_attempt_waits_as_long_as_the_user_allows() -> None:
     producer = Waited()
-    asked(producer)
+    ask_brokers(producer)
     assert producer == []  # it waits for its topic's metadata, max.block.ms
 
 
@@ -58,7 +58,7 @@ def test_after_an_attempt_that_found_no_broker_the_next_waits_briefly_and_says_w
     remember_failure(NO_BROKER, CONFIG)
     producer = Waited()
     with pytest.raises(KafkaTimeoutError) as raised:
-        asked(producer)
+        ask_brokers(producer)
     assert producer == [4_000]
     assert str(raised.value) == (
         "[KAFKA_BROKER_UNREACHABLE] no broker answered; an earlier task on this executor has already waited max.block.ms=60000"
@@ -70,7 +70,7 @@ def test_a_wait_is_never_longer_than_max_block_ms() -> None:
     remember_failure(NO_BROKER, CONFIG)
     producer = Waited()
     with pytest.raises(KafkaTimeoutError, match="an earlier task on this executor"):
-        asked(producer, {"max.block.ms": 300})
+        ask_brokers(producer, {"max.block.ms": 300})
     assert producer == [300]
 
 
@@ -78,18 +78,18 @@ def test_a_wait_is_never_longer_than_max_block_ms() -> None:
 def test_rows_are_sent_once_a_broker_answers() -> None:
     remember_failure(NO_BROKER, CONFIG)
     producer = Found()
-    asked(producer)
+    ask_brokers(producer)
     assert producer == [4_000]
 
 
 @pytest.mark.usefixtures("directory")
 def test_other_failures_other_addresses_and_other_writes_do_not_shorten_the_wait(monkeypatch: pytest.MonkeyPatch) -> None:
     remember_failure(KafkaError("x", condition="KAFKA_DELIVERY_TIMEOUT"), CONFIG)
-    asked(Waited())
+    ask_brokers(Waited())
     remember_failure(NO_BROKER, CONFIG)
-    asked(Waited(), {"bootstrap.servers": "b:1"})
+    ask_brokers(Waited(), {"bootstrap.servers": "b:1"})
     in_stage(monkeypatch, 8)
-    asked(Waited())
+    ask_brokers(Waited())
 
 
 def test_where_no_file_can_be_written_the_next_attempt_waits_its_full_time(
@@ -97,10 +97,10 @@ def test_where_no_file_can_be_written_the_next_attempt_waits_its_full_time(
 ) -> None:
     monkeypatch.setattr(SparkFiles, "getRootDirectory", lambda: str(directory / "no"))
     remember_failure(NO_BROKER, CONFIG)
-    asked(Waited())
+    ask_brokers(Waited())
 
 
 def test_outside_of_a_task_nothing_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(TaskContext, "get", lambda: None)
     remember_failure(NO_BROKER, CONFIG)
-    asked(Waited())
+    ask_brokers(Waited())

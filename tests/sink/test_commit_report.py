@@ -69,8 +69,8 @@ def test_every_field_of_a_message_survives_the_way_to_the_driver() -> None:
     )
     back = pickle.loads(pickle.dumps(full))
     values = {each.name: (getattr(full, each.name), getattr(back, each.name)) for each in fields(full)}
-    assert [name for name, (given, _) in values.items() if not given] == []
-    assert [name for name, (given, found) in values.items() if given != found or type(given) is not type(found)] == []
+    assert [name for name, (original, _) in values.items() if not original] == []
+    assert [name for name, (original, copy) in values.items() if original != copy or type(original) is not type(copy)] == []
 
 
 def test_a_message_of_300_partitions_stays_small() -> None:
@@ -88,10 +88,10 @@ def test_ranges_of_one_partition_become_one() -> None:
 
 
 def test_an_unknown_offset_does_not_hide_a_known_one() -> None:
-    known, unknown = WrittenRange("a", 0, 5, 6, 2, 20), WrittenRange("a", 0, -1, -1, 3, 30)
-    for ranges in ([known, unknown], [unknown, known]):
+    known_range, unknown_range = WrittenRange("a", 0, 5, 6, 2, 20), WrittenRange("a", 0, -1, -1, 3, 30)
+    for ranges in ([known_range, unknown_range], [unknown_range, known_range]):
         assert merge_ranges(ranges) == (WrittenRange("a", 0, 5, 6, 5, 50),)
-    assert merge_ranges([unknown, unknown]) == (WrittenRange("a", 0, -1, -1, 6, 60),)
+    assert merge_ranges([unknown_range, unknown_range]) == (WrittenRange("a", 0, -1, -1, 6, 60),)
 
 
 # COMMIT

@@ -31,8 +31,8 @@ GOOD = schema(key="binary", value="binary")
 
 def source(**options: str) -> KafkaDataSource:
     """Names with double underscores for dots."""
-    given = {"kafka.bootstrap.servers": "a:1", "topic": "t"} | {name.replace("__", "."): value for name, value in options.items()}
-    return KafkaDataSource(CaseInsensitiveDict(given))
+    own = {name.replace("__", "."): value for name, value in options.items()}
+    return KafkaDataSource(CaseInsensitiveDict({"kafka.bootstrap.servers": "a:1", "topic": "t"} | own))
 
 
 def test_spark_finds_the_format_by_a_class_method() -> None:

@@ -82,12 +82,12 @@ def run_task(
     monkeypatch.setattr(writer_module.Task, "current", classmethod(lambda _: Task(partition=partition, **task)))
     batches = [pa.RecordBatch.from_arrays([pa.array(rows, pa.string())], names=["value"])] if rows else []
     message = pickle.loads(pickle.dumps(writer)).write(iter(batches))
-    found = pickle.loads(pickle.dumps(message))
-    assert found == message
-    return found
+    received = pickle.loads(pickle.dumps(message))
+    assert received == message
+    return received
 
 
-def seen(broker: FakeBroker, topic: str = "t") -> list[str]:
+def visible_rows(broker: FakeBroker, topic: str = "t") -> list[str]:
     return sorted(value.decode() for value in broker.committed_values(topic) if value is not None)
 
 
@@ -99,9 +99,9 @@ def test_rows_of_a_batch_are_seen_when_the_driver_commits(broker: FakeBroker, mo
     before_s = time.time()
     writer = batch_writer(broker)
     messages = [run_task(monkeypatch, writer, rows, partition) for partition, rows in enumerate([["a", "b"], ["c"], []])]
-    assert seen(broker) == []
+    assert visible_rows(broker) == []
     writer.commit(messages)
-    assert seen(broker) == ["a", "b", "c"]
+    assert visible_rows(broker) == ["a", "b", "c"]
     (summary,) = SUMMARIES
     assert summary.rows == 3
     assert summary.exactly_once is not None
@@ -114,7 +114,7 @@ def test_a_failed_write_is_not_seen_and_leaves_nothing_open(broker: FakeBroker, 
     writer = batch_writer(broker)
     message = run_task(monkeypatch, writer, ["a"])
     writer.abort([message, None])
-    assert seen(broker) == []
+    assert visible_rows(broker) == []
     assert open_ids(broker) == []
 
 
@@ -129,7 +129,7 @@ def test_a_task_of_a_write_that_was_given_up_ends_quietly_and_cannot_be_committe
     assert (late.spark_partition, late.rows, late.found_abort) == (1, 0, True)
     with pytest.raises(WriteAbortedError, match=r"1 of 2 tasks ended without their rows.*Nothing of this write is seen"):
         writer.commit([message, late])
-    assert (seen(broker), open_ids(broker)) == ([], [])
+    assert (visible_rows(broker), open_ids(broker)) == ([], [])
 
 
 def test_abort_without_any_message_ends_what_is_open(broker: FakeBroker, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -142,11 +142,11 @@ def test_abort_without_any_message_ends_what_is_open(broker: FakeBroker, monkeyp
 def test_a_write_with_the_same_name_and_number_is_found(
     broker: FakeBroker, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    named = {"txnAppId": "job-1", "txnVersion": "5", "reportPath": str(tmp_path / "report")}
+    write_options = {"txnAppId": "job-1", "txnVersion": "5", "reportPath": str(tmp_path / "report")}
     for _ in range(2):
-        writer = batch_writer(broker, **named)
+        writer = batch_writer(broker, **write_options)
         writer.commit([run_task(monkeypatch, writer, ["a"])])
-    assert seen(broker) == ["a"]
+    assert visible_rows(broker) == ["a"]
     lines = [json.loads(line) for line in (tmp_path / "report").read_text().splitlines()]
     assert [line["exactly_once"]["how"] for line in lines] == ["committed", "found"]
     assert [line["rows"] for line in lines] == [1, 0]
@@ -159,12 +159,12 @@ def test_a_micro_batch_is_known_by_query_and_batch(broker: FakeBroker, monkeypat
         writer = stream_writer(broker)  # another process plans, and another commits
         message = run_task(monkeypatch, writer, [f"row {batch_id}"], query_id=QUERY, batch_id=batch_id)
         stream_writer(broker).commit([message], batch_id)
-    assert seen(broker) == ["row 0", "row 1"]
+    assert visible_rows(broker) == ["row 0", "row 1"]
     assert list(broker.transactions.transactions) == [f"p-{QUERY.replace('-', '')}-0-0"]
 
 
 @pytest.mark.parametrize(
-    ("named", "task", "takes_one"),
+    ("name_options", "task", "takes_one"),
     [
         ({}, {}, False),
         ({"txnAppId": "job", "txnVersion": "5"}, {}, True),
@@ -173,16 +173,16 @@ def test_a_micro_batch_is_known_by_query_and_batch(broker: FakeBroker, monkeypat
     ids=["df.write", "df.write with a name", "foreachBatch"],
 )
 def test_rows_are_fingerprinted_where_another_run_may_bring_them_again(
-    broker: FakeBroker, monkeypatch: pytest.MonkeyPatch, named: dict[str, str], task: dict[str, Any], takes_one: bool
+    broker: FakeBroker, monkeypatch: pytest.MonkeyPatch, name_options: dict[str, str], task: dict[str, Any], takes_one: bool
 ) -> None:
     """A write that has an id of its own is never repeated: nobody would compare its rows."""
-    writer = batch_writer(broker, **named)
+    writer = batch_writer(broker, **name_options)
     message = run_task(monkeypatch, writer, ["a", "b"], **task)
     assert message.exactly_once is not None
     assert message.exactly_once.content.rows == 2
     assert (message.exactly_once.content.fingerprint != 0) == takes_one
     writer.commit([message])
-    assert seen(broker) == ["a", "b"]
+    assert visible_rows(broker) == ["a", "b"]
 
 
 def test_two_writes_of_one_micro_batch_need_a_prefix_each(broker: FakeBroker, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -193,7 +193,7 @@ def test_two_writes_of_one_micro_batch_need_a_prefix_each(broker: FakeBroker, mo
         second.commit([run_task(monkeypatch, second, ["b"], **task)])
     other = batch_writer(broker, transactionalIdPrefix="p2")
     other.commit([run_task(monkeypatch, other, ["b"], **task)])
-    assert seen(broker) == ["a", "b"]
+    assert visible_rows(broker) == ["a", "b"]
 
 
 def fail_to_commit(broker: FakeBroker, monkeypatch: pytest.MonkeyPatch, **more: str) -> str:
@@ -211,12 +211,12 @@ def fail_to_commit(broker: FakeBroker, monkeypatch: pytest.MonkeyPatch, **more: 
 def test_what_a_named_write_has_decided_stays_open_for_its_repetition(
     broker: FakeBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    named = {"txnAppId": "job-1", "txnVersion": "5"}
-    assert "The version is decided: the next run commits what is left" in fail_to_commit(broker, monkeypatch, **named)
+    name_options = {"txnAppId": "job-1", "txnVersion": "5"}
+    assert "The version is decided: the next run commits what is left" in fail_to_commit(broker, monkeypatch, **name_options)
     assert len(open_ids(broker)) == 2
-    writer = batch_writer(broker, **named)
+    writer = batch_writer(broker, **name_options)
     writer.commit([run_task(monkeypatch, writer, ["a"]), run_task(monkeypatch, writer, ["b"], 1)])
-    assert seen(broker) == ["a", "b"]
+    assert visible_rows(broker) == ["a", "b"]
     assert SUMMARIES[-1].exactly_once is not None
     assert SUMMARIES[-1].exactly_once.how == "rolled-forward"
 
@@ -230,7 +230,7 @@ def test_what_a_write_without_a_name_has_decided_is_committed_by_the_next(
     assert len(open_ids(broker)) == 2
     writer = batch_writer(broker)
     writer.commit([run_task(monkeypatch, writer, ["c"])])
-    assert seen(broker) == ["a", "b", "c"]
+    assert visible_rows(broker) == ["a", "b", "c"]
     assert open_ids(broker) == []
 
 
@@ -244,7 +244,7 @@ def test_a_write_does_not_fail_for_one_without_a_name_that_was_lost(
     assert broker.transactions.abort_timed_out()
     writer = batch_writer(broker)
     writer.commit([run_task(monkeypatch, writer, ["c"])])
-    assert seen(broker) == ["c"]
+    assert visible_rows(broker) == ["c"]
     assert "only a part of version" in caplog.text
 
 
@@ -259,7 +259,7 @@ def test_an_unnamed_write_of_a_driver_whose_clock_went_back_is_refused(
     second = batch_writer(broker)
     with pytest.raises(CommitFailedError, match=r"planned at 1000 ms .* at 2000 ms.*Nothing was written"):
         second.commit([run_task(monkeypatch, second, ["b"])])
-    assert seen(broker) == ["a"]
+    assert visible_rows(broker) == ["a"]
 
 
 def test_what_an_unnamed_write_has_decided_is_committed_whatever_the_clock_says(
@@ -271,7 +271,7 @@ def test_what_an_unnamed_write_has_decided_is_committed_whatever_the_clock_says(
     second = batch_writer(broker)
     with pytest.raises(CommitFailedError, match="by its driver's clock"):
         second.commit([run_task(monkeypatch, second, ["c"])])
-    assert seen(broker) == ["a", "b"]
+    assert visible_rows(broker) == ["a", "b"]
     assert open_ids(broker) == []
 
 
@@ -283,18 +283,18 @@ def test_writes_without_a_name_have_one_transactional_id_for_each_partition(
     for number in range(5):
         writer = batch_writer(broker)
         writer.commit([run_task(monkeypatch, writer, [f"{number}"])])
-    assert seen(broker) == ["0", "1", "2", "3", "4"]
+    assert visible_rows(broker) == ["0", "1", "2", "3", "4"]
     assert list(broker.transactions.transactions) == ["p-%unnamed-0-0"]
 
 
 def test_other_rows_of_a_repetition_are_counted_where_they_are_accepted(
     broker: FakeBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    named = {"txnAppId": "job", "txnVersion": "5", "onNonDeterministicReplay": "keepfirst"}
+    write_options = {"txnAppId": "job", "txnVersion": "5", "onNonDeterministicReplay": "keepfirst"}
     for rows in (["a"], ["b", "c"]):
-        writer = batch_writer(broker, **named)
+        writer = batch_writer(broker, **write_options)
         writer.commit([run_task(monkeypatch, writer, rows)])
-    assert seen(broker) == ["a"]
+    assert visible_rows(broker) == ["a"]
     assert [each.exactly_once.other_rows for each in SUMMARIES if each.exactly_once] == [0, 2]
 
 
@@ -304,9 +304,9 @@ def test_a_stream_whose_batch_spark_does_not_tell_writes_nothing(broker: FakeBro
     assert not broker.values("t")
 
 
-@pytest.mark.parametrize("known", [{}, {"query_id": QUERY}, {"batch_id": 0}], ids=["nothing", "the query", "the batch"])
+@pytest.mark.parametrize("identity", [{}, {"query_id": QUERY}, {"batch_id": 0}], ids=["nothing", "the query", "the batch"])
 def test_a_write_without_a_name_writes_nothing_unless_it_is_allowed(
-    broker: FakeBroker, monkeypatch: pytest.MonkeyPatch, known: dict[str, Any]
+    broker: FakeBroker, monkeypatch: pytest.MonkeyPatch, identity: dict[str, Any]
 ) -> None:
     """The write took another name each time. In foreachBatch over Spark Connect, or in a thread of the function's, a micro-batch
     that was repeated was written again, without a word: Spark tells such a task neither query nor batch."""
@@ -314,7 +314,7 @@ def test_a_write_without_a_name_writes_nothing_unless_it_is_allowed(
     with pytest.raises(
         KafkaError, match=r"KAFKA_UNNAMED_WRITE.*Set txnAppId and txnVersion.*allowUnnamedWrite=true.*partition 0"
     ):
-        run_task(monkeypatch, writer, ["a"], **known)
+        run_task(monkeypatch, writer, ["a"], **identity)
     assert broker.requests == []
     writer.abort([None])
     assert (broker.values("t"), list(broker.transactions.transactions)) == ([], [])
@@ -326,7 +326,7 @@ def test_a_write_with_exactly_once_options_is_found_by_its_repetition(
     for batch_id in (0, 1, 1):
         writer = batch_writer(broker, allowUnnamedWrite="false", **exactly_once_options("my orders", batch_id))
         writer.commit([run_task(monkeypatch, writer, [f"row {batch_id}"])])
-    assert seen(broker) == ["row 0", "row 1"]
+    assert visible_rows(broker) == ["row 0", "row 1"]
     assert [each.exactly_once.how for each in SUMMARIES if each.exactly_once] == ["committed", "committed", "found"]
 
 
@@ -337,9 +337,9 @@ def test_dead_letters_and_skipped_rows_are_part_of_the_transaction(broker: FakeB
     large = "x" * 2000
     message = run_task(monkeypatch, writer, ["a", large, "b"])
     assert (message.rows, message.dead_lettered) == (2, 1)
-    assert (seen(broker), seen(broker, "dead")) == ([], [])
+    assert (visible_rows(broker), visible_rows(broker, "dead")) == ([], [])
     writer.commit([message])
-    assert (seen(broker), seen(broker, "dead")) == (["a", "b"], [large])
+    assert (visible_rows(broker), visible_rows(broker, "dead")) == (["a", "b"], [large])
     assert open_ids(broker) == []
 
 
@@ -359,11 +359,11 @@ def test_a_marker_topic_that_does_not_exist_raises_before_any_row_is_written(
 def test_a_marker_topic_is_looked_for_once_and_only_if_it_is_another_topic(
     broker: FakeBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked: list[str] = []
+    topic_names: list[str] = []
     message = FindLeaders.message
 
     def remembered(self: FindLeaders, items: Sequence[str], node_id: int, version: int) -> MetadataRequest:
-        asked.extend(items)
+        topic_names.extend(items)
         return message(self, items, node_id, version)
 
     monkeypatch.setattr(FindLeaders, "message", remembered)
@@ -371,7 +371,7 @@ def test_a_marker_topic_is_looked_for_once_and_only_if_it_is_another_topic(
         run_task(monkeypatch, batch_writer(broker, markerTopic="dead"), ["a"], number)
         run_task(monkeypatch, batch_writer(broker), ["a"], number)
         run_task(monkeypatch, batch_writer(broker, markerTopic="t"), ["a"], number)
-    assert asked == ["dead"]
+    assert topic_names == ["dead"]
 
 
 def test_only_dead_letters_make_requests_larger_than_the_user_allows(broker: FakeBroker, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -425,16 +425,16 @@ def test_a_dead_letter_that_a_broker_rejects_is_the_tasks_error(
 
     monkeypatch.setattr(writer_module.Task, "current", classmethod(lambda _: Task(partition=0)))
     refused = r"KAFKA_MESSAGE_TOO_LARGE\] rows cannot be written to deadLetterTopic=tight either"
-    with pytest.raises(KafkaError, match=refused) as found:
+    with pytest.raises(KafkaError, match=refused) as raised:
         writer.write(batches())
-    assert "max.request.size" not in str(found.value)
+    assert "max.request.size" not in str(raised.value)
     assert open_ids(broker) == []
 
 
 def test_a_task_whose_rows_are_all_skipped_leaves_its_marker(broker: FakeBroker, monkeypatch: pytest.MonkeyPatch) -> None:
-    named = {"txnAppId": "a", "txnVersion": "1", "onRecordTooLarge": "skip", "kafka__max__request__size": "1000"}
+    write_options = {"txnAppId": "a", "txnVersion": "1", "onRecordTooLarge": "skip", "kafka__max__request__size": "1000"}
     for _ in range(2):
-        writer = batch_writer(broker, **named)
+        writer = batch_writer(broker, **write_options)
         message = run_task(monkeypatch, writer, ["x" * 2000])
         writer.commit([message])
     assert [each.skipped for each in SUMMARIES] == [1, 0]
@@ -448,7 +448,7 @@ def test_a_row_that_a_broker_rejects_fails_its_task(broker: FakeBroker, monkeypa
     assert open_ids(broker) == []
     message = run_task(monkeypatch, writer, ["a"], attempt=1)
     writer.commit([message])
-    assert seen(broker) == ["a"]
+    assert visible_rows(broker) == ["a"]
 
 
 def heartbeats(broker: FakeBroker) -> list[str]:
@@ -472,7 +472,7 @@ def test_a_task_that_waits_for_its_first_row_shows_a_heartbeat_under_its_query(
     written = stream_writer(broker).write(slow_rows(lambda: len(broker.requests_of(ApiKey.OFFSET_COMMIT)) >= 2))
     assert heartbeats(broker) == [f"p-{QUERY.replace('-', '')}-heartbeat"]
     stream_writer(broker).commit([written], 0)
-    assert seen(broker) == ["a"]
+    assert visible_rows(broker) == ["a"]
 
 
 def test_a_heartbeat_that_brokers_refuse_fails_no_task(
@@ -484,7 +484,7 @@ def test_a_heartbeat_that_brokers_refuse_fails_no_task(
     message = writer.write(slow_rows(lambda: "no heartbeat" in caplog.text))
     assert "Grant the user READ on the group" in caplog.text
     writer.commit([message])
-    assert seen(broker) == ["a"]
+    assert visible_rows(broker) == ["a"]
 
 
 def test_a_task_of_a_moment_commits_no_heartbeat(broker: FakeBroker, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -498,11 +498,11 @@ def test_a_write_without_tasks_commits_nothing(broker: FakeBroker) -> None:
     assert [each.exactly_once for each in SUMMARIES] == [None]
 
 
-@pytest.mark.parametrize(("given", "timeout_ms"), [({}, 900_000), ({"kafka__transaction__timeout__ms": "5000"}, 5_000)])
+@pytest.mark.parametrize(("timeout_options", "timeout_ms"), [({}, 900_000), ({"kafka__transaction__timeout__ms": "5000"}, 5_000)])
 def test_the_time_out_is_the_longest_that_brokers_allow_unless_the_user_sets_it(
-    broker: FakeBroker, monkeypatch: pytest.MonkeyPatch, given: dict[str, str], timeout_ms: int
+    broker: FakeBroker, monkeypatch: pytest.MonkeyPatch, timeout_options: dict[str, str], timeout_ms: int
 ) -> None:
-    run_task(monkeypatch, batch_writer(broker, **given), ["a"])
+    run_task(monkeypatch, batch_writer(broker, **timeout_options), ["a"])
     (transaction,) = broker.transactions.transactions.values()
     assert transaction.timeout_ms == timeout_ms
 

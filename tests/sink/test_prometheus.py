@@ -85,18 +85,18 @@ def test_the_textfile_can_be_read_by_those_only_whom_the_umask_allows(file: Path
 def test_totals_grow_with_each_commit_and_gauges_are_the_last_ones(file: Path) -> None:
     for _ in range(3):
         record(summary(*ORDERS))
-    found = samples(file.read_text())
-    assert found["commits_total", "q1"] == 3
-    assert (found["rows_total", "q1", "orders"], found["record_bytes_total", "q1", "orders"]) == (120, 1200)
-    assert found["skipped_rows_total", "q1", "KAFKA_X"] == 6
-    assert (found["task_seconds_total", "q1"], found["spark_seconds_total", "q1"]) == (7.5, 3.75)
-    assert (found["memory_wait_seconds_total", "q1"], found["metadata_wait_seconds_total", "q1"]) == (4.5, 0.75)
-    assert (found["throttle_seconds_total", "q1"], found["last_commit_throttle_max_seconds", "q1"]) == (6, 0.7)
-    assert found["commit_seconds_total", "q1"] == 0.75
-    assert found["versions_total", "q1", "committed"] == 3
-    assert (found["last_commit_rows", "q1"], found["last_commit_batch_id", "q1"]) == (40, 4)
-    assert found["last_commit_partition_skew_ratio", "q1", "orders"] == 1.5
-    assert found["last_commit_compression_ratio", "q1"] == 0.5
+    values = samples(file.read_text())
+    assert values["commits_total", "q1"] == 3
+    assert (values["rows_total", "q1", "orders"], values["record_bytes_total", "q1", "orders"]) == (120, 1200)
+    assert values["skipped_rows_total", "q1", "KAFKA_X"] == 6
+    assert (values["task_seconds_total", "q1"], values["spark_seconds_total", "q1"]) == (7.5, 3.75)
+    assert (values["memory_wait_seconds_total", "q1"], values["metadata_wait_seconds_total", "q1"]) == (4.5, 0.75)
+    assert (values["throttle_seconds_total", "q1"], values["last_commit_throttle_max_seconds", "q1"]) == (6, 0.7)
+    assert values["commit_seconds_total", "q1"] == 0.75
+    assert values["versions_total", "q1", "committed"] == 3
+    assert (values["last_commit_rows", "q1"], values["last_commit_batch_id", "q1"]) == (40, 4)
+    assert values["last_commit_partition_skew_ratio", "q1", "orders"] == 1.5
+    assert values["last_commit_compression_ratio", "q1"] == 0.5
 
 
 @given(rows=st.dictionaries(st.integers(0, 9), st.integers(0, 50), min_size=1))
@@ -105,11 +105,11 @@ def test_skew_is_what_the_page_calls_skew(rows: dict[int, int]) -> None:
     heat = HeatMap()
     heat.add(0, rows)
     skew = heat.skew()
-    found = metrics._skew_by_topic(summary(*(WrittenRange("t", number, 0, 0, each, 1) for number, each in rows.items())))
+    skew_by_topic = metrics._skew_by_topic(summary(*(WrittenRange("t", number, 0, 0, each, 1) for number, each in rows.items())))
     if sum(rows.values()):
-        assert found["t"] == pytest.approx(skew.factor if skew else 1)
+        assert skew_by_topic["t"] == pytest.approx(skew.factor if skew else 1)
     else:
-        assert found == {}
+        assert skew_by_topic == {}
 
 
 def test_queries_are_told_apart_and_names_may_hold_anything(file: Path) -> None:
@@ -117,10 +117,10 @@ def test_queries_are_told_apart_and_names_may_hold_anything(file: Path) -> None:
     record(summary(*OTHERS, query='a"b\nc\\'))
     record(summary(*OTHERS, query=None))
     record(summary(*OTHERS, query=None))
-    found = samples(file.read_text())
-    assert found["rows_total", 'a"b\nc\\', 'odd"\\\n'] == 1
-    assert found["commits_total", "batch"] == 2
-    assert found["rows_total", "q1", "orders"] == 40
+    values = samples(file.read_text())
+    assert values["rows_total", 'a"b\nc\\', 'odd"\\\n'] == 1
+    assert values["commits_total", "batch"] == 2
+    assert values["rows_total", "q1", "orders"] == 40
 
 
 def test_a_commit_without_tasks_counts_too(file: Path) -> None:
@@ -150,10 +150,10 @@ def test_topics_beyond_a_limit_count_as_others(file: Path, monkeypatch: pytest.M
     monkeypatch.setattr(text_file, "MAX_SERIES", 3)
     for number in range(6):
         record(summary(WrittenRange(f"t{number}", 0, 0, 0, 1, 10)))
-    found = samples(file.read_text())
-    assert found["rows_total", "q1", "_other"] == 3
-    assert found["rows_total", "q1", "t2"] == 1
-    assert ("rows_total", "q1", "t3") not in found
+    values = samples(file.read_text())
+    assert values["rows_total", "q1", "_other"] == 3
+    assert values["rows_total", "q1", "t2"] == 1
+    assert ("rows_total", "q1", "t3") not in values
 
 
 @pytest.mark.parametrize(
@@ -342,13 +342,13 @@ def test_the_dashboard_names_only_metrics_and_labels_that_exist() -> None:
     expressions += [variable["query"]["query"] for variable in dashboard["templating"]["list"]]
     labels = {metric.name: set(metric.label_names) for metric in METRICS}
     for expression in expressions:
-        named = re.findall(r"\bpykafka_sink_\w+", expression)
-        assert named
-        assert set(named) <= set(labels), expression
+        metric_names = re.findall(r"\bpykafka_sink_\w+", expression)
+        assert metric_names
+        assert set(metric_names) <= set(labels), expression
         for grouped in re.findall(r"by \(([^)]+)\)", expression):
-            assert {label.strip() for label in grouped.split(",")} <= set.intersection(*(labels[name] for name in named))
-    known = set.union(*labels.values())
-    assert {label for legend in legends for label in re.findall(r"{{(\w+)}}", legend)} <= known
+            assert {label.strip() for label in grouped.split(",")} <= set.intersection(*(labels[name] for name in metric_names))
+    label_names = set.union(*labels.values())
+    assert {label for legend in legends for label in re.findall(r"{{(\w+)}}", legend)} <= label_names
 
 
 def test_the_dashboard_can_be_imported() -> None:

@@ -21,11 +21,11 @@ def test_files_of_a_registry_are_found_when_it_is_asked(tmp_path: Path, monkeypa
     monkeypatch.setattr(SparkFiles, "getRootDirectory", lambda: str(tmp_path))
     with FakeRegistry() as registry:
         registry.register("s", '"long"')
-        given = {"schema.registry.url": registry.url, "schema.registry.ssl.truststore.location": "ca.pem"}
-        options = sink_options(registry=registry_config(given))
-        with registry_of(options) as known:
+        registry_options = {"schema.registry.url": registry.url, "schema.registry.ssl.truststore.location": "ca.pem"}
+        options = sink_options(registry=registry_config(registry_options))
+        with registry_of(options) as schemas:
             with pytest.raises(ConfigError, match=r"schema\.registry\.ssl\.truststore\.location=ca\.pem: there is no such file"):
-                known.by_id(1)
+                schemas.by_id(1)
             (tmp_path / "ca.pem").touch()
-            assert known.by_id(1).text == '"long"'
+            assert schemas.by_id(1).text == '"long"'
     known_schemas.forget()

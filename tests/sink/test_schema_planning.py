@@ -37,9 +37,9 @@ pytestmark = pytest.mark.usefixtures("process_that_knows_no_schema")
 
 def source(registry: FakeRegistry, **options: str | None) -> KafkaDataSource:
     """Names with double underscores for dots; None leaves an option out."""
-    given = {"kafka.bootstrap.servers": "a:1", "topic": "t", "valueFormat": "avro", "schema.registry.url": registry.url}
-    given |= {"schema.registry.max.retries": "0"} | {name.replace("__", "."): value for name, value in options.items()}
-    return KafkaDataSource(CaseInsensitiveDict({name: value for name, value in given.items() if value is not None}))
+    all_options = {"kafka.bootstrap.servers": "a:1", "topic": "t", "valueFormat": "avro", "schema.registry.url": registry.url}
+    all_options |= {"schema.registry.max.retries": "0"} | {name.replace("__", "."): value for name, value in options.items()}
+    return KafkaDataSource(CaseInsensitiveDict({name: value for name, value in all_options.items() if value is not None}))
 
 
 def table(**columns: DataType) -> StructType:
@@ -73,11 +73,11 @@ def test_names_of_the_record_are_the_users(registry: FakeRegistry) -> None:
 
 def test_a_micro_batch_asks_nothing_once_the_answers_are_known(registry: FakeRegistry) -> None:
     first = source(registry, keyFormat="avro").streamWriter(table(key=StringType(), value=ROW), False)
-    asked = len(registry.requests)
+    request_count = len(registry.requests)
     for _ in range(5):
         again = source(registry, keyFormat="avro").streamWriter(table(key=StringType(), value=ROW), False)
         assert uses(again.plan) == uses(first.plan)
-    assert len(registry.requests) == asked
+    assert len(registry.requests) == request_count
 
 
 def test_another_topic_or_type_is_asked_for(registry: FakeRegistry) -> None:
@@ -120,8 +120,8 @@ def test_all_problems_of_columns_and_schemas_are_one_error(registry: FakeRegistr
         source(registry, keyFormat="avro", keySchema="latest").writer(
             table(key=table(id=StringType(), more=LongType()), value=wrong, headers=StringType()), False
         )
-    told = raised.value.message
-    assert told.startswith("5 things are wrong:")
+    message = raised.value.message
+    assert message.startswith("5 things are wrong:")
     for part in (
         "headers attribute unsupported type string",
         "value.i is of the type interval",
@@ -129,7 +129,7 @@ def test_all_problems_of_columns_and_schemas_are_one_error(registry: FakeRegistr
         "column key.more is no field",
         "column key.id has type string, and the schema has long there",
     ):
-        assert part in told
+        assert part in message
     assert registry.texts("t-value") == []
 
 

@@ -45,16 +45,16 @@ def plan(broker: FakeBroker, topic: str = "orders", **options: str) -> KafkaBatc
     return source(broker.bootstrap_servers, topic=topic, **options).writer(schema(value="binary"), False)
 
 
-def asked(broker: FakeBroker) -> list[ApiKey]:
+def questions(broker: FakeBroker) -> list[ApiKey]:
     return [each.message.API_KEY for each in broker.requests if each.message.API_KEY in ASKING]
 
 
 def test_a_missing_topic_fails_the_planning_with_the_remedy(broker: FakeBroker) -> None:
     """A missing topic took 63 s of silence, then 124 warnings, until each attempt of each task had failed."""
     for name in ("writer", "streamWriter"):
-        found = source(broker.bootstrap_servers, topic="ordres")
+        data_source = source(broker.bootstrap_servers, topic="ordres")
         with pytest.raises(ConfigError) as raised:
-            getattr(found, name)(schema(value="binary"), False)
+            getattr(data_source, name)(schema(value="binary"), False)
         where = broker.bootstrap_servers
         assert str(raised.value) == (
             f"[KAFKA_UNKNOWN_TOPIC] topic ordres does not exist at {where}, and the brokers create none"
@@ -67,12 +67,12 @@ def test_a_missing_topic_fails_the_planning_with_the_remedy(broker: FakeBroker) 
 def test_a_topic_that_exists_is_asked_for_once_in_the_life_of_the_process(broker: FakeBroker) -> None:
     """Spark plans a stream anew for each micro-batch."""
     plan(broker)
-    before = asked(broker)
+    before = questions(broker)
     assert ApiKey.METADATA in before
     assert ApiKey.DESCRIBE_CONFIGS not in before
     for _ in range(3):
         source(broker.bootstrap_servers, topic="orders").streamWriter(schema(value="binary"), False)
-    assert asked(broker) == before
+    assert questions(broker) == before
 
 
 def test_another_topic_is_asked_for(broker: FakeBroker) -> None:
@@ -119,9 +119,9 @@ def test_a_broker_without_the_request_for_settings_is_left_to_the_tasks() -> Non
 
 def test_a_driver_that_reaches_no_broker_goes_on_and_asks_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(topic_check, "TIMEOUT_MS", 50)
-    with socket.socket() as taken:  # bound and not listening: connections are refused
-        taken.bind(("127.0.0.1", 0))
-        servers = f"127.0.0.1:{taken.getsockname()[1]}"
+    with socket.socket() as bound_socket:  # bound and not listening: connections are refused
+        bound_socket.bind(("127.0.0.1", 0))
+        servers = f"127.0.0.1:{bound_socket.getsockname()[1]}"
         source(servers, topic="t").writer(schema(value="binary"), False)
         assert topic_check._settled_topics == {((servers,), "t")}
 
@@ -148,23 +148,23 @@ def test_files_that_are_on_executors_only_are_left_to_the_tasks(broker: FakeBrok
 
 def test_topics_of_a_column_are_not_asked_for(broker: FakeBroker) -> None:
     source(broker.bootstrap_servers).writer(schema(topic="string", value="binary"), False)
-    assert asked(broker) == []
+    assert questions(broker) == []
 
 
 def test_a_commit_asks_for_no_topic(broker: FakeBroker, monkeypatch: pytest.MonkeyPatch) -> None:
     """A commit must not fail for what the planning has checked: the rows are in Kafka by then."""
     monkeypatch.setitem(sys.modules, datasource.COMMITTING_PROCESS, datasource)
     source(broker.bootstrap_servers, topic="ordres").streamWriter(schema(value="binary"), False)
-    assert asked(broker) == []
+    assert questions(broker) == []
 
 
 def test_outside_of_sparks_processes_nobody_is_asked(broker: FakeBroker, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stderr_log, "is_in_spark_worker", lambda: False)
     plan(broker, "ordres")
-    assert asked(broker) == []
+    assert questions(broker) == []
 
 
 def test_wrong_options_raise_before_brokers_are_asked(broker: FakeBroker) -> None:
     with pytest.raises(ConfigError, match="acks"):
         plan(broker, "ordres", **{"kafka.acks": "7"})
-    assert asked(broker) == []
+    assert questions(broker) == []

@@ -99,8 +99,8 @@ def test_a_renewed_certificate_makes_another_producer(stage: Stage, tmp_path: Pa
 def test_a_renewed_keytab_or_truststore_of_a_login_makes_another_producer(stage: Stage, tmp_path: Path) -> None:
     """Only files that an option names by itself counted: the next login went on with what the old keytab had given."""
     file = tmp_path / "renewed"
-    for named in ('Krb5LoginModule required keyTab="{}";', 'OAuthBearerLoginModule required ssl.truststore.location="{}";'):
-        login = Secret(named.format(file))
+    for template in ('Krb5LoginModule required keyTab="{}";', 'OAuthBearerLoginModule required ssl.truststore.location="{}";'):
+        login = Secret(template.format(file))
         file.write_text("old")
         first = stage.task(sasl_jaas_config=login)
         assert stage.task(sasl_jaas_config=login) is first

@@ -40,12 +40,12 @@ class Batches:
 
     def __init__(self, *rows: int) -> None:
         self._rows = rows
-        self.taken = 0
+        self.taken_count = 0
         self.exhausted = False
 
     def __iter__(self) -> Iterator[pa.RecordBatch]:
         for rows in self._rows:
-            self.taken += 1
+            self.taken_count += 1
             yield pa.RecordBatch.from_arrays([pa.array(["v"] * rows, pa.string())], names=["value"])
         self.exhausted = True
 
@@ -157,7 +157,7 @@ def test_a_failure_ends_the_task_before_it_has_read_all_rows() -> None:
     batches = Batches(*[1] * 10)
     with pytest.raises(KafkaTimeoutError, match="no answer"):
         write(batches, FakeProducer(on_send=fail_the_first_when_the_third_comes))
-    assert batches.taken == 3
+    assert batches.taken_count == 3
 
 
 def test_a_failure_of_the_last_batch_fails_the_task() -> None:
