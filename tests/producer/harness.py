@@ -69,8 +69,8 @@ def tp(partition: int = 0, topic: str = TOPIC) -> TopicPartition:
 
 def config(**options: object) -> ProducerConfig:
     """linger_ms=0 and no idempotence unless said otherwise; names as attributes, linger_ms for linger.ms."""
-    given = {"bootstrap_servers": "127.0.0.1:9092", "linger_ms": 0, "enable_idempotence": False} | options
-    return ProducerConfig.from_mapping({name.replace("_", "."): value for name, value in given.items()})
+    all_options = {"bootstrap_servers": "127.0.0.1:9092", "linger_ms": 0, "enable_idempotence": False} | options
+    return ProducerConfig.from_mapping({name.replace("_", "."): value for name, value in all_options.items()})
 
 
 def columns(values: Sequence[bytes | None], keys: Sequence[bytes | None] | None = None, timestamps: Any = 0) -> RecordColumns:
@@ -230,8 +230,8 @@ class Accumulation:
         """Append rows as one slice; `partition` is one for all rows, or one for each. The Delivery counts these rows."""
         delivery = Delivery(len(values), self.clock)
         partitions = np.broadcast_to(np.asarray(partition, np.int32), len(values)).copy()
-        given = TopicRows(topic, columns(values, **more), partitions, np.arange(len(values), dtype=np.int32))
-        self.append_rows(given, callback or delivery)
+        rows = TopicRows(topic, columns(values, **more), partitions, np.arange(len(values), dtype=np.int32))
+        self.append_rows(rows, callback or delivery)
         return delivery
 
     def append_rows(self, rows: TopicRows, callback: RowsCallback) -> None:
@@ -246,10 +246,10 @@ class Accumulation:
         return RecordGatherer(self.config, self.clock, self.accumulator, self.hand_overs, self._append_gathered)
 
     def _append_gathered(self, hand_over: HandOver, bundle: RecordBundle) -> None:
-        given = bundle.as_columns()
-        records = record_rows(given, len(bundle), 0)
+        bundle_columns = bundle.as_columns()
+        records = record_rows(bundle_columns, len(bundle), 0)
         bundle.keep_columns(records)
-        explicit = explicit_partitions(given.partition, len(bundle))
+        explicit = explicit_partitions(bundle_columns.partition, len(bundle))
         gathered = TopicRows(bundle.topic, records, np.maximum(explicit, 0), np.arange(len(bundle), dtype=np.int32))
         self._append(hand_over, gathered, bundle.rows_callback, created_ms=bundle.created_ms, prepaid_memory=bundle.memory)
 
@@ -314,10 +314,10 @@ class Stage(Accumulation):
         seed: int = 0,
         **options: object,
     ) -> None:
-        given, clock = config(**options), ManualClock()
-        self.metadata = Metadata(given, clock, random=Random(seed))
-        self.client = DecodingClient(clock, self.metadata, max_in_flight=given.max_in_flight_requests_per_connection)
-        self.sequencer = sequencer_of(given, self.client, clock, Random(seed))
+        producer_config, clock = config(**options), ManualClock()
+        self.metadata = Metadata(producer_config, clock, random=Random(seed))
+        self.client = DecodingClient(clock, self.metadata, max_in_flight=producer_config.max_in_flight_requests_per_connection)
+        self.sequencer = sequencer_of(producer_config, self.client, clock, Random(seed))
         super().__init__(sequencer=self.sequencer, seed=seed, clock=clock, **options)
         self.leaders = dict(leaders or {TOPIC: (0,)})
         for topic in self.leaders:
@@ -325,12 +325,12 @@ class Stage(Accumulation):
         self.client.update_metadata(metadata_response(self.leaders))
         self.metrics = ProducerMetrics(self.config, self.clock)
         self.gatherer = self.make_gatherer()
-        failures = SenderFailures(given, self.hand_overs)
+        failures = SenderFailures(producer_config, self.hand_overs)
         self.parts = SenderParts(
-            given, self.client, self.metadata, self.accumulator, self.sequencer, self.metrics, failures, clock
+            producer_config, self.client, self.metadata, self.accumulator, self.sequencer, self.metrics, failures, clock
         )
         self.sender = Sender(self.parts, self.gatherer)
-        if given.enable_idempotence and has_producer_id:
+        if producer_config.enable_idempotence and has_producer_id:
             self.receive_producer_id()
 
     @property

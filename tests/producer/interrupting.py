@@ -184,7 +184,7 @@ class Application:
     def __init__(self, producer: KafkaProducer, name: str) -> None:
         self.producer = producer
         self.name = name
-        self._sent = 0
+        self._value_count = 0
         self._rows: list[Row] = []
         self._deliveries: list[tuple[Delivery, list[bytes]]] = []
         self._in_transaction: list[bytes] = []
@@ -280,8 +280,8 @@ class Application:
         self.producer.close(LIMIT_MS)
 
     def _value(self) -> bytes:
-        self._sent += 1
-        return b"%s-%03d" % (self.name.encode(), self._sent)
+        self._value_count += 1
+        return b"%s-%03d" % (self.name.encode(), self._value_count)
 
     # THE STORY
 
@@ -338,7 +338,7 @@ class Application:
         for value in self.aborted:
             assert committed.count(value) == 0, value
         for interceptor in self.producer._config.interceptor_classes:
-            assert interceptor.heard <= self._sent
+            assert interceptor.heard <= self._value_count
         self._check_parts()
 
     def _check_row(self, value: bytes, error: KafkaError | None, written: Sequence[bytes | None]) -> None:

@@ -45,10 +45,10 @@ class WatchedLock:
 
     def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
         self._order.taking(self)
-        taken: bool = self._lock.acquire(blocking, timeout)
-        if taken:
+        is_taken: bool = self._lock.acquire(blocking, timeout)
+        if is_taken:
             self._order.held().append(self)
-        return taken
+        return is_taken
 
     def release(self) -> None:
         self._order.held().remove(self)
@@ -98,18 +98,22 @@ class LockOrder:
 
     def faults(self) -> list[str]:
         """What was wrong; also two locks, listed or not, that were taken in both orders."""
-        both = [(held, taken) for held, taken in self.pairs if held < taken and (taken, held) in self.pairs]
-        return sorted(self.wrong | {f"{held} and {taken} are taken in both orders" for held, taken in both})
+        both = [
+            (outer_lock, inner_lock)
+            for outer_lock, inner_lock in self.pairs
+            if outer_lock < inner_lock and (inner_lock, outer_lock) in self.pairs
+        ]
+        return sorted(self.wrong | {f"{outer_lock} and {inner_lock} are taken in both orders" for outer_lock, inner_lock in both})
 
-    def is_right(self, held: str, taken: str) -> bool:
-        if held in self.last:
+    def is_right(self, outer_lock: str, inner_lock: str) -> bool:
+        if outer_lock in self.last:
             return False
         places = {name: number for number, names in enumerate(self.ordered) for name in names}
-        if held not in places:
+        if outer_lock not in places:
             return True
-        if taken == NOT_BELOW_QUEUES:
-            return places[held] < places["PartitionQueue.lock"]
-        return taken not in places or places[held] < places[taken]
+        if inner_lock == NOT_BELOW_QUEUES:
+            return places[outer_lock] < places["PartitionQueue.lock"]
+        return inner_lock not in places or places[outer_lock] < places[inner_lock]
 
     def _looking(self, wait: Any) -> Any:
         def wait_and_look(clock: Clock, waitable: Any, timeout_ms: int) -> bool:

@@ -19,6 +19,6 @@ def task_producer_of(broker: FakeBroker, **options: Any) -> TaskProducer:
     return TaskProducer(_options(broker, options))
 
 
-def _options(broker: FakeBroker, given: dict[str, Any]) -> dict[str, object]:
+def _options(broker: FakeBroker, options: dict[str, Any]) -> dict[str, object]:
     own = {"bootstrap_servers": broker.bootstrap_servers, "retry_backoff_ms": 10, "metadata_max_age_ms": 60_000}
-    return {name.replace("_", "."): value for name, value in (own | given).items()}
+    return {name.replace("_", "."): value for name, value in (own | options).items()}

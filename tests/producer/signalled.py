@@ -30,8 +30,8 @@ SIGNALLED = [story for story, calls in STORIES.items() if Application.send_spoil
 class Signals:
     """A context in which signals raise; elsewhere they are ignored."""
 
-    def __init__(self, wanted: int, random: Random) -> None:
-        self._left = wanted
+    def __init__(self, signal_count: int, random: Random) -> None:
+        self._left = signal_count
         self._random = random
         self._is_armed = False
         self._is_over = threading.Event()
@@ -60,15 +60,15 @@ class Signals:
         self._is_armed = False
 
 
-def main(wanted: int, seed: int) -> None:
-    signals = Signals(wanted, Random(seed))
+def main(signal_count: int, seed: int) -> None:
+    signals = Signals(signal_count, Random(seed))
     outcomes: Counter[str] = Counter()
     with cluster_of(2) as broker:
         for story, number in zip(cycle(SIGNALLED), count()):
             if not signals:
                 break
             outcomes[play(broker, story, f"{story}-{number}", signals)] += 1
-    print(f"{wanted} signals, seed {seed}:", ", ".join(f"{each}: {times}" for each, times in outcomes.items()))
+    print(f"{signal_count} signals, seed {seed}:", ", ".join(f"{each}: {times}" for each, times in outcomes.items()))
 
 
 def play(broker: FakeBroker, story: str, name: str, signals: Signals) -> str:

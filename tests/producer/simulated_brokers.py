@@ -188,22 +188,22 @@ class SimulatedBrokers:
             self._next_producer_id += 1
             return InitProducerIdResponse(producer_id=self._next_producer_id, producer_epoch=0)
         answers: dict[str, list[PartitionProduceResponse]] = {}
-        for sent in self.stage.sent:
-            if sent.request is request:
-                answers.setdefault(sent.topic_partition.topic, []).append(self._judge(sent, request.node_id, fate))
+        for sent_batch in self.stage.sent:
+            if sent_batch.request is request:
+                answers.setdefault(sent_batch.topic_partition.topic, []).append(self._judge(sent_batch, request.node_id, fate))
         return ProduceResponse(
             responses=tuple(TopicProduceResponse(name=name, partition_responses=tuple(each)) for name, each in answers.items())
         )
 
-    def _judge(self, sent: Sent, node: int, fate: Fate) -> PartitionProduceResponse:
-        topic, partition = sent.topic_partition
+    def _judge(self, sent_batch: Sent, node: int, fate: Fate) -> PartitionProduceResponse:
+        topic, partition = sent_batch.topic_partition
         if self.leaders[topic][partition] != node:
             return partition_answer(partition, Errors.NOT_LEADER_OR_FOLLOWER)
         if fate in REFUSALS:
             return partition_answer(partition, REFUSALS[fate])
-        if sent.size_bytes > self.max_message_bytes:
+        if sent_batch.size_bytes > self.max_message_bytes:
             return partition_answer(partition, Errors.MESSAGE_TOO_LARGE)
-        error, offset = self.logs[sent.topic_partition].append(sent.batch)
+        error, offset = self.logs[sent_batch.topic_partition].append(sent_batch.batch)
         if not error and fate in AFTER_APPEND:
             self.appends_without_answer += 1
             error = AFTER_APPEND[fate]

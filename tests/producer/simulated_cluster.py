@@ -194,7 +194,7 @@ class SimulatedClient(DecodingClient):
             self.metadata.update(self.cluster.metadata(), now_ms)
 
     def batches_of(self, request: ClientRequest) -> list[Sent]:
-        return [sent for sent in self.batches if sent.request is request]
+        return [sent_batch for sent_batch in self.batches if sent_batch.request is request]
 
 
 class SimulatedCluster:
@@ -389,7 +389,7 @@ class SimulatedCluster:
         if not isinstance(request.message, ProduceRequest):
             return self.coordinators.answer(request.message, client.version_of(request), request.node_id)
         return _produce_response(
-            {sent.topic_partition: self._append(client, request, sent) for sent in client.batches_of(request)}
+            {sent_batch.topic_partition: self._append(client, request, sent_batch) for sent_batch in client.batches_of(request)}
         )
 
     def _answer_with(self, client: SimulatedClient, request: ClientRequest, fate: Fate, which: int) -> Message:
@@ -412,20 +412,20 @@ class SimulatedCluster:
     ) -> ProduceResponse:
         """The error hits all partitions of the request, or the first one only, or all but the first."""
         answers: dict[TopicPartition, PartitionProduceResponse] = {}
-        for number, sent in enumerate(client.batches_of(request)):
+        for number, sent_batch in enumerate(client.batches_of(request)):
             is_hit = (True, number == 0, number > 0)[which % 3]
             if not is_hit or is_carried_out:
-                answers[sent.topic_partition] = self._append(client, request, sent)
-            if is_hit and not (is_carried_out and answers[sent.topic_partition].error_code):
-                answers[sent.topic_partition] = partition_answer(sent.topic_partition.partition, error)
+                answers[sent_batch.topic_partition] = self._append(client, request, sent_batch)
+            if is_hit and not (is_carried_out and answers[sent_batch.topic_partition].error_code):
+                answers[sent_batch.topic_partition] = partition_answer(sent_batch.topic_partition.partition, error)
         return _produce_response(answers)
 
-    def _append(self, client: SimulatedClient, request: ClientRequest, sent: Sent) -> PartitionProduceResponse:
-        error, offset = self._judge(client, request, sent)
-        return partition_answer(sent.topic_partition.partition, error, base_offset=offset)
+    def _append(self, client: SimulatedClient, request: ClientRequest, sent_batch: Sent) -> PartitionProduceResponse:
+        error, offset = self._judge(client, request, sent_batch)
+        return partition_answer(sent_batch.topic_partition.partition, error, base_offset=offset)
 
-    def _judge(self, client: SimulatedClient, request: ClientRequest, sent: Sent) -> tuple[ErrorCode, int]:
-        where, batch = sent.topic_partition, sent.batch
+    def _judge(self, client: SimulatedClient, request: ClientRequest, sent_batch: Sent) -> tuple[ErrorCode, int]:
+        where, batch = sent_batch.topic_partition, sent_batch.batch
         message: Any = request.message
         assert batch.transactional
         if self.leaders[where] != request.node_id:
@@ -438,15 +438,15 @@ class SimulatedCluster:
             )
             if error:
                 return error, -1
-        if sent.size_bytes > self.max_message_bytes:
+        if sent_batch.size_bytes > self.max_message_bytes:
             return Errors.MESSAGE_TOO_LARGE, -1
         return log.append(batch, starts_at_zero=version > LAST_PRODUCE_VERSION_BEFORE_TV2)
 
 
 def _fits(message: Message, fate: Fate) -> bool:
     if isinstance(message, FindCoordinatorRequest):
-        wanted = {Fate.ABORTABLE_ERROR: KeyType.GROUP, Fate.FATAL_ERROR: KeyType.TRANSACTION}
-        return message.key_type == wanted.get(fate, message.key_type)
+        key_types = {Fate.ABORTABLE_ERROR: KeyType.GROUP, Fate.FATAL_ERROR: KeyType.TRANSACTION}
+        return message.key_type == key_types.get(fate, message.key_type)
     if isinstance(message, EndTxnRequest) and fate is Fate.ABORTABLE_ERROR:
         return message.committed
     return True

@@ -145,9 +145,9 @@ class Simulation:
         clock.on_wait = self._while_somebody_waits
 
     def new_producer(self, **options: object) -> SimulatedProducer:
-        given = {"bootstrap_servers": "node-0:9092", "linger_ms": 0} | options
+        all_options = {"bootstrap_servers": "node-0:9092", "linger_ms": 0} | options
         with self._parts():
-            producer = SimulatedProducer(self, {name.replace("_", "."): value for name, value in given.items()})
+            producer = SimulatedProducer(self, {name.replace("_", "."): value for name, value in all_options.items()})
         self.producers.append(producer)
         return producer
 

@@ -23,7 +23,7 @@ def locks(order: LockOrder, *names: str) -> list[WatchedLock]:
 
 def test_every_lock_of_the_producer_is_in_the_list() -> None:
     ordered, last = listed_locks()
-    listed = set().union(*ordered, last)
+    names_in_list = set().union(*ordered, last)
     (folder,) = map(Path, spark_kafka_sink.producer.__path__)
     made = set[str]()
     for file in folder.rglob("*.py"):
@@ -31,12 +31,12 @@ def test_every_lock_of_the_producer_is_in_the_list() -> None:
         for line in file.read_text().splitlines():
             name = match[1] if (match := re.match(r"class (\w+)", line)) else name
             made |= {f"{name}.{each}" for each in re.findall(r"self\.(\w+) = threading\.R?Lock\(\)", line)}
-    assert made - {"HandOver.liveness_lock"} <= listed
+    assert made - {"HandOver.liveness_lock"} <= names_in_list
     assert len(made) > 10
 
 
 @pytest.mark.parametrize(
-    ("held", "taken", "wrong"),
+    ("outer_lock", "inner_lock", "wrong"),
     [
         ("CallerSide._lock", "PartitionQueue.lock", False),
         ("PartitionQueue.lock", "BufferPool._lock", False),
@@ -50,13 +50,13 @@ def test_every_lock_of_the_producer_is_in_the_list() -> None:
         ("Metadata._lock", "PartitionQueue.lock", False),
     ],
 )
-def test_locks_are_taken_downwards(held: str, taken: str, wrong: bool) -> None:
+def test_locks_are_taken_downwards(outer_lock: str, inner_lock: str, wrong: bool) -> None:
     order = LockOrder()
-    first, second = locks(order, held, taken)
+    first, second = locks(order, outer_lock, inner_lock)
     with first, second:
         pass
-    assert order.wrong == ({f"{taken} is taken under {held}"} if wrong else set())
-    assert order.pairs == {(held, taken)}
+    assert order.wrong == ({f"{inner_lock} is taken under {outer_lock}"} if wrong else set())
+    assert order.pairs == {(outer_lock, inner_lock)}
 
 
 def test_two_locks_that_are_not_listed_have_one_order_too() -> None:
