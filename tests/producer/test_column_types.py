@@ -114,10 +114,12 @@ def test_a_timestamp_column_that_is_not_of_int64_is_refused(producer: KafkaProdu
 
 
 @pytest.mark.parametrize("column", ["value", "key", "partition", "headers", "timestamp"])
-@pytest.mark.parametrize("given", [[b"a"], np.array([1.5]), 1.5, True, 3, b"a", "a"], ids=repr)
-def test_what_is_no_column_is_refused(producer: KafkaProducer, column: str, given: Any) -> None:
-    columns: dict[str, Any] = {"value": pa.array([b"a"])} | {column: given}
-    with pytest.raises(SchemaError, match=rf"column {column} has the Python type {type(given).__name__}; pass a pyarrow.Array"):
+@pytest.mark.parametrize("argument", [[b"a"], np.array([1.5]), 1.5, True, 3, b"a", "a"], ids=repr)
+def test_what_is_no_column_is_refused(producer: KafkaProducer, column: str, argument: Any) -> None:
+    columns: dict[str, Any] = {"value": pa.array([b"a"])} | {column: argument}
+    with pytest.raises(
+        SchemaError, match=rf"column {column} has the Python type {type(argument).__name__}; pass a pyarrow.Array"
+    ):
         producer.send_columns("orders", **columns)
 
 

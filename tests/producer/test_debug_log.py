@@ -45,8 +45,8 @@ def test_every_line_opens_with_the_sign_of_its_kind(package: str) -> None:
 def test_nothing_here_adds_a_handler_or_sets_a_level() -> None:
     """Three exceptions, all in processes of Spark's that the user's own logging does not reach: the daemon that users start for
     that very purpose, a commit's one line in a log that they have asked for, and stderr, whose lines would have no time."""
-    found = {file.name for file in PACKAGE.rglob("*.py") if re.search(r"addHandler|basicConfig|setLevel", file.read_text())}
-    assert found == {"debug_daemon.py", "commit_report.py", "stderr_log.py"}
+    file_names = {file.name for file in PACKAGE.rglob("*.py") if re.search(r"addHandler|basicConfig|setLevel", file.read_text())}
+    assert file_names == {"debug_daemon.py", "commit_report.py", "stderr_log.py"}
 
 
 def in_order(lines: list[str], *patterns: str) -> None:

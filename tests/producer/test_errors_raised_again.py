@@ -64,7 +64,7 @@ def calls_keep_nothing(call: Callable[[], object]) -> set[str]:
                 texts.append(str(error))
                 error.message += " (changed by who caught it)"
         assert len(texts) == CALLS
-        assert [found() for found in locals_of_calls] == [None] * CALLS
+        assert [reference() for reference in locals_of_calls] == [None] * CALLS
     finally:
         gc.enable()
     return set(texts)
@@ -78,7 +78,7 @@ def keep_no_frames(error: BaseException | None) -> bool:
 
 
 @pytest.mark.parametrize(
-    "kept",
+    "original",
     [
         KafkaError("text", condition="KAFKA_LEADER_NOT_AVAILABLE"),
         BrokerError("text", error_code=7, condition="KAFKA_REQUEST_TIMED_OUT"),
@@ -87,12 +87,12 @@ def keep_no_frames(error: BaseException | None) -> bool:
         FailedToSendMessageError("text", messages=["m"], causes={"t-0": KafkaError("why")}),
     ],
 )
-def test_a_copy_says_all_that_the_original_says(kept: KafkaError) -> None:
-    kept.__cause__ = OSError("the reason")
-    copied = fresh_copy(kept)
-    assert copied is not kept
-    assert type(copied) is type(kept)
-    assert (str(copied), vars(copied), copied.__cause__) == (str(kept), vars(kept), kept.__cause__)
+def test_a_copy_says_all_that_the_original_says(original: KafkaError) -> None:
+    original.__cause__ = OSError("the reason")
+    copied = fresh_copy(original)
+    assert copied is not original
+    assert type(copied) is type(original)
+    assert (str(copied), vars(copied), copied.__cause__) == (str(original), vars(original), original.__cause__)
 
 
 def test_a_copy_leaves_the_frames_of_the_original_behind() -> None:
@@ -209,9 +209,9 @@ def test_the_old_producer_raises_a_topics_error_for_every_message_of_it() -> Non
     from spark_kafka_sink.legacy.messages import KeyedMessage
 
     handler = EventHandler.__new__(EventHandler)
-    known = NetworkError("lost")
-    calls_keep_nothing(lambda: handler._choose_partition(KeyedMessage("orders", message="m"), known))
-    assert keep_no_frames(known)
+    error = NetworkError("lost")
+    calls_keep_nothing(lambda: handler._choose_partition(KeyedMessage("orders", message="m"), error))
+    assert keep_no_frames(error)
 
 
 def test_the_sinks_sender_raises_errors_of_rows_without_changing_the_kept_ones() -> None:

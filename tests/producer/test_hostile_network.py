@@ -52,17 +52,17 @@ class Network(Accumulation):
             "delivery_timeout_ms": DELIVERY_TIMEOUT_MS,
             "metadata_recovery_rebootstrap_trigger_ms": 3000,
         }
-        given, clock = config(**options), ManualClock()
+        producer_config, clock = config(**options), ManualClock()
         self.data = data
         self.is_hostile = True
         self.misled: set[int] = set()  # nodes whose connection began with senseless ApiVersions
-        self.metadata = Metadata(given, clock, random=Random(0))
+        self.metadata = Metadata(producer_config, clock, random=Random(0))
         self.metadata.add_topic(TOPIC, clock.now_ms())
         self.selector = FakeSelector(clock)
         self.selector.answer = self.answer
         self.worker = FakeWorker()
         self.client = NetworkClient(
-            given,
+            producer_config,
             self.metadata,
             clock,
             selector=self.selector,
@@ -70,10 +70,12 @@ class Network(Accumulation):
             random=Random(0),
             worker=self.worker,
         )
-        self.sequencer = sequencer_of(given, self.client, clock, Random(0))
+        self.sequencer = sequencer_of(producer_config, self.client, clock, Random(0))
         super().__init__(sequencer=self.sequencer, clock=clock, **options)
-        metrics, failures = ProducerMetrics(given, clock), SenderFailures(given, self.hand_overs)
-        parts = SenderParts(given, self.client, self.metadata, self.accumulator, self.sequencer, metrics, failures, clock)
+        metrics, failures = ProducerMetrics(producer_config, clock), SenderFailures(producer_config, self.hand_overs)
+        parts = SenderParts(
+            producer_config, self.client, self.metadata, self.accumulator, self.sequencer, metrics, failures, clock
+        )
         self.sender = Sender(parts, self.make_gatherer())
 
     @property
@@ -81,28 +83,28 @@ class Network(Accumulation):
         """For good, and rightly: a broker does not know Produce, or says that this producer is fenced."""
         return self.sequencer.fatal_error is not None
 
-    def answer(self, sent: Sent) -> Message | None:
-        key = ApiKey(sent.header.api_key)
+    def answer(self, request: Sent) -> Message | None:
+        key = ApiKey(request.header.api_key)
         if not self.is_hostile or self.data.draw(st.integers(0, 2)):
             if key == ApiKey.API_VERSIONS:
-                self.misled.discard(sent.node_id)
-            return self.honest_answer(key, sent)
+                self.misled.discard(request.node_id)
+            return self.honest_answer(key, request)
         kind = self.data.draw(st.sampled_from(["senseless", "bytes", "silent"]))
         if kind == "bytes":
-            self.selector.deliver(sent.node_id, self.data.draw(st.binary(max_size=20)))
+            self.selector.deliver(request.node_id, self.data.draw(st.binary(max_size=20)))
         if kind != "senseless":
             return None
         message: Message = self.data.draw(answers[key])
         try:
-            message.encode(sent.header.api_version)
+            message.encode(request.header.api_version)
         except ProtocolError:
             return None  # what this version cannot carry is not answered at all
         if key == ApiKey.API_VERSIONS:
-            self.misled.add(sent.node_id)
+            self.misled.add(request.node_id)
         return message
 
-    def honest_answer(self, key: ApiKey, sent: Sent) -> Message:
-        if isinstance(sent.message, ProduceRequest):
+    def honest_answer(self, key: ApiKey, request: Sent) -> Message:
+        if isinstance(request.message, ProduceRequest):
             return ProduceResponse(
                 responses=tuple(
                     TopicProduceResponse(
@@ -112,14 +114,14 @@ class Network(Accumulation):
                             PartitionProduceResponse(index=part.index, base_offset=0) for part in each.partition_data
                         ),
                     )
-                    for each in sent.message.topic_data
+                    for each in request.message.topic_data
                 )
             )
-        known: dict[ApiKey, Message] = {
+        honest_answers: dict[ApiKey, Message] = {
             ApiKey.API_VERSIONS: api_versions(),
             ApiKey.METADATA: metadata(topic(TOPIC, [0, 1])),
         }
-        return known.get(key, InitProducerIdResponse(producer_id=7, producer_epoch=0))
+        return honest_answers.get(key, InitProducerIdResponse(producer_id=7, producer_epoch=0))
 
     def become_honest(self) -> None:
         """Brokers name the versions that they speak once per connection, so a senseless range lasts as long as its connection."""
@@ -186,7 +188,7 @@ def test_rows_for_a_broker_without_a_usable_produce_version_fail_until_its_upgra
     network = Network(None, idempotence=False)
     network.is_hostile = False
     old = api_versions({ApiKey.PRODUCE: (0, 2)})
-    network.selector.answer = lambda sent: old if sent.header.api_key == ApiKey.API_VERSIONS else network.answer(sent)
+    network.selector.answer = lambda request: old if request.header.api_key == ApiKey.API_VERSIONS else network.answer(request)
     refused = network.append(b"x", partition=0)
     network.run(30)
     assert refused.failed == 1

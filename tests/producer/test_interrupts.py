@@ -102,6 +102,6 @@ LOCKS_STAY_LOCKED = (3, 14) <= sys.version_info < (3, 15)  # python/cpython#1488
 @pytest.mark.skipif(LOCKS_STAY_LOCKED, reason="Python 3.14 can leave a lock locked: docs/producer.md promises nothing there")
 def test_a_producer_ends_well_after_five_thousand_real_signals() -> None:
     program = [sys.executable, "-m", "tests.producer.signalled", "5000"]
-    found = subprocess.run(program, capture_output=True, text=True, timeout=LIMIT_S, check=False)
-    assert found.returncode == 0, found.stdout + found.stderr
-    assert "the producer has ended" in found.stdout
+    process = subprocess.run(program, capture_output=True, text=True, timeout=LIMIT_S, check=False)
+    assert process.returncode == 0, process.stdout + process.stderr
+    assert "the producer has ended" in process.stdout

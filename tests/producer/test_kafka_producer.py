@@ -47,8 +47,8 @@ from tests.producer.producers import producer_of, task_producer_of
 
 def test_rows_arrive_and_the_handle_tells_where(broker: FakeBroker, producer: KafkaProducer) -> None:
     delivery = producer.send_columns("single", value=binary(b"a", None, b"c"), key=binary(b"k", b"k", None))
-    found = delivery.result(WAIT_MS).offsets[tp(0, "single")]
-    assert (found.first, found.last, found.rows) == (0, 2, 3)
+    offsets = delivery.result(WAIT_MS).offsets[tp(0, "single")]
+    assert (offsets.first, offsets.last, offsets.rows) == (0, 2, 3)
     assert [(record.key, record.value) for record in broker.records("single")] == [(b"k", b"a"), (b"k", None), (None, b"c")]
 
 
@@ -101,8 +101,8 @@ def test_every_column_may_be_in_pieces_as_those_of_a_table_are(broker: FakeBroke
     )
     table = pa.concat_tables([row, row.slice(0, 0), row])
     producer.send_columns(**{name: table[name] for name in table.column_names}).result(WAIT_MS)
-    found = broker.records("other", 0)
-    assert [(each.key, each.value, each.headers, each.timestamp) for each in found] == [(b"k", b"v", (("h", b"x"),), 1_234)] * 2
+    records = broker.records("other", 0)
+    assert [(each.key, each.value, each.headers, each.timestamp) for each in records] == [(b"k", b"v", (("h", b"x"),), 1_234)] * 2
 
 
 def test_a_dictionary_of_topics_may_name_some_that_no_row_uses(broker: FakeBroker, producer: KafkaProducer) -> None:
@@ -273,21 +273,21 @@ def test_a_name_that_no_topic_can_have_is_refused_at_once_and_no_broker_asked(
 ) -> None:
     """Asked for 40,000 characters a real broker hung up, again and again until max.block.ms, and with it on all other topics."""
     producer.send_columns("single", value=binary(b"a")).result(WAIT_MS)
-    asked = len(broker.requests_of(ApiKey.METADATA))
+    request_count = len(broker.requests_of(ApiKey.METADATA))
     with pytest.raises(InvalidRecordError) as raised:
         producer.send_columns(pa.array(["single", name]), value=binary(b"b", b"c"))
     assert str(raised.value).startswith(f"[KAFKA_INVALID_TOPIC_EXCEPTION] no topic can have the name {name[:300]!r}: ")
     with pytest.raises(InvalidRecordError):
         producer.send(ProducerRecord(name, value=b"d")).result(WAIT_S)
-    assert len(broker.requests_of(ApiKey.METADATA)) == asked
+    assert len(broker.requests_of(ApiKey.METADATA)) == request_count
     assert broker.values("single") == [b"a"]
 
 
 def test_the_topics_of_a_chunk_are_asked_for_together(broker: FakeBroker, producer: KafkaProducer) -> None:
     producer.send_columns(pa.array(["single", "orders", "other"]), value=binary(b"a", b"b", b"c")).result(WAIT_MS)
-    named = [{topic.name for topic in request.message.topics or ()} for request in broker.requests_of(ApiKey.METADATA)]
-    assert {"single", "orders", "other"} in named
-    assert all(len(names) in (0, 3) for names in named)
+    topic_names = [{topic.name for topic in request.message.topics or ()} for request in broker.requests_of(ApiKey.METADATA)]
+    assert {"single", "orders", "other"} in topic_names
+    assert all(len(names) in (0, 3) for names in topic_names)
 
 
 def test_a_topic_that_is_created_meanwhile_is_found(broker: FakeBroker, producer: KafkaProducer) -> None:
@@ -295,10 +295,10 @@ def test_a_topic_that_is_created_meanwhile_is_found(broker: FakeBroker, producer
         broker.wait_until(lambda: any("late" in str(request.message) for request in broker.requests_of(ApiKey.METADATA)))
         broker.add_topic("late", 1)
 
-    asked = threading.Thread(target=create_when_asked_for, daemon=True)
-    asked.start()
+    thread = threading.Thread(target=create_when_asked_for, daemon=True)
+    thread.start()
     producer.send_columns("late", value=binary(b"a")).result(WAIT_MS)
-    asked.join(WAIT_S)
+    thread.join(WAIT_S)
     assert broker.values("late") == [b"a"]
 
 
@@ -425,10 +425,11 @@ def test_a_topic_that_is_deleted_and_created_again_while_rows_wait_gets_them(bro
             broker.move_leader("orders", 1, node)
             producer.send_columns("orders", value=binary(b"moved"), partition=to_partition(1)).result(WAIT_MS)
         broker.delete_topic("orders")
-        asked = len(broker.requests_of(ApiKey.METADATA))
+        request_count = len(broker.requests_of(ApiKey.METADATA))
 
         def come_back() -> None:
-            broker.wait_until(lambda: len(broker.requests_of(ApiKey.METADATA)) >= asked + 2)  # answered: there is no such topic
+            # answered: there is no such topic
+            broker.wait_until(lambda: len(broker.requests_of(ApiKey.METADATA)) >= request_count + 2)
             broker.add_topic("orders", 6)
 
         with ThreadPoolExecutor(1) as beside:  # the client may hear of it before it sends, and wait in send_columns

@@ -84,7 +84,7 @@ def test_a_node_that_is_sent_nothing_is_no_request() -> None:
 def test_sizes_are_those_of_encoded_records_and_of_batches_on_the_wire() -> None:
     stage = Stage(leaders={TOPIC: (0, 0)})
     stage.send(b"a" * 10, b"b" * 1000, b"c" * 100, partition=[0, 0, 1])
-    sizes = [sent.size_bytes for sent in stage.sent]
+    sizes = [batch.size_bytes for batch in stage.sent]
     assert read(stage, "batch-size-max", "batch-size-avg") == [max(sizes), sum(sizes) / 2]
     assert read(stage, "byte-total", "uncompressed-byte-total") == [sum(sizes), sum(sizes) - 2 * BATCH_HEADER]
     assert read(stage, "record-size-avg") == [(sum(sizes) - 2 * BATCH_HEADER) / 3]
@@ -95,11 +95,11 @@ def test_sizes_are_those_of_encoded_records_and_of_batches_on_the_wire() -> None
 def test_the_compression_rate_is_what_is_left() -> None:
     stage = Stage(compression_type="lz4", batch_size=100_000)
     stage.send(b"a" * 10_000, b"a" * 10_000)
-    (sent,) = stage.sent
+    (batch,) = stage.sent
     (rate, in_all) = read(stage, "compression-rate-avg", "compression-rate-total")
-    assert rate == in_all == pytest.approx((sent.size_bytes - BATCH_HEADER) / 20_018, rel=0.001)
+    assert rate == in_all == pytest.approx((batch.size_bytes - BATCH_HEADER) / 20_018, rel=0.001)
     assert stage.metrics.topic_snapshots()[TOPIC]["compression-rate"] == rate
-    assert read(stage, "byte-total") == [sent.size_bytes]
+    assert read(stage, "byte-total") == [batch.size_bytes]
 
 
 def test_the_compression_rate_of_uncompressed_records_is_one() -> None:
@@ -192,14 +192,14 @@ def test_rows_that_a_forced_close_gives_up_count_as_errors() -> None:
 
 def test_an_error_is_counted_before_it_is_reported() -> None:
     stage = Stage()
-    seen: list[float] = []
+    error_totals: list[float] = []
 
     class FailsOnly:
         def acknowledge(self, *_: object) -> None:
             raise AssertionError
 
         def fail(self, *_: object) -> None:
-            seen.extend(read(stage, "record-error-total"))
+            error_totals.extend(read(stage, "record-error-total"))
 
         def fail_unbatched(self, *_: object) -> None:
             raise AssertionError
@@ -207,7 +207,7 @@ def test_an_error_is_counted_before_it_is_reported() -> None:
     stage.append(b"a", callback=FailsOnly())
     stage.run()
     stage.reject(Errors.INVALID_REQUIRED_ACKS)
-    assert seen == [1]
+    assert error_totals == [1]
 
 
 # WINDOWS
@@ -244,9 +244,9 @@ def test_throttle_times_are_of_every_response() -> None:
     metrics = net.client._metrics
     answer = net.answer
 
-    def throttled(sent: Sent) -> Message | None:
-        found = answer(sent)
-        return dataclasses.replace(found, throttle_time_ms=400) if isinstance(found, ApiVersionsResponse) else found
+    def throttled(request: Sent) -> Message | None:
+        response = answer(request)
+        return dataclasses.replace(response, throttle_time_ms=400) if isinstance(response, ApiVersionsResponse) else response
 
     net.selector.answer = throttled
 

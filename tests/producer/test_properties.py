@@ -175,13 +175,13 @@ def assert_settled(play: Play) -> None:
 
 def assert_offsets_tell_where_rows_are(play: Play) -> None:
     for delivery, of_partition in play.deliveries:
-        assert {where.partition: found.rows for where, found in delivery.offsets.items()} == {
+        assert {where.partition: offsets.rows for where, offsets in delivery.offsets.items()} == {
             partition: len(values) for partition, values in of_partition.items()
         }
-        for where, found in delivery.offsets.items():
+        for where, offsets in delivery.offsets.items():
             log = play.log(where.partition)
             values = of_partition[where.partition]
-            assert (log[found.first], log[found.last]) == (values[0], values[-1])
+            assert (log[offsets.first], log[offsets.last]) == (values[0], values[-1])
 
 
 def first_occurrences(log: Sequence[bytes | None]) -> list[bytes | None]:
@@ -269,8 +269,8 @@ def test_after_batches_of_unknown_outcome_rows_are_written_and_none_twice(
     assert_settled(play)
     acknowledged: dict[int, int] = defaultdict(int)
     for delivery, _ in play.deliveries:
-        for where, found in delivery.offsets.items():
-            acknowledged[where.partition] += found.rows
+        for where, offsets in delivery.offsets.items():
+            acknowledged[where.partition] += offsets.rows
     for partition in range(PARTITIONS):
         log = play.log(partition)
         assert len(set(log)) == len(log)
@@ -301,7 +301,7 @@ def test_rows_lie_in_order_in_batches_that_are_no_larger_than_allowed(
     stage = Accumulation(batch_size=batch_size, compression_type=codec)
     where = cluster({TOPIC: [0] * 6})
     expected: dict[int, list[bytes]] = defaultdict(list)
-    found: dict[int, list[bytes | None]] = defaultdict(list)
+    drained_values: dict[int, list[bytes | None]] = defaultdict(list)
 
     def drain() -> None:
         for batch in stage.drain(where, 0)[0]:
@@ -312,7 +312,7 @@ def test_rows_lie_in_order_in_batches_that_are_no_larger_than_allowed(
             assert [int(batch_rows.sizes.sum()) for batch_rows in batch.rows_by_call] == [
                 batch_rows.size_bytes for batch_rows in batch.rows_by_call
             ]
-            found[batch.topic_partition.partition] += payload(batch)
+            drained_values[batch.topic_partition.partition] += payload(batch)
             stage.give_back(batch)
 
     number = 0
@@ -329,7 +329,7 @@ def test_rows_lie_in_order_in_batches_that_are_no_larger_than_allowed(
             drain()
     while stage.accumulator.has_queued_batches():
         drain()
-    assert found == expected
+    assert drained_values == expected
     assert stage.is_whole
 
 
@@ -349,14 +349,14 @@ def test_callers_that_write_at_the_same_time_do_not_overwrite_one_another(steps:
     stage = Accumulation(batch_size=1024, linger_ms=0)
     where = cluster({TOPIC: (0, 0)})
     reserved: dict[int, list[bytes]] = defaultdict(list)
-    found: dict[int, list[bytes | None]] = defaultdict(list)
+    drained_values: dict[int, list[bytes | None]] = defaultdict(list)
     writing: list[OpenAppend] = []
     number = 0
 
     def drain() -> None:
         for batch in stage.drain(where, 0)[0]:
             assert batch.reservation_count == 0
-            found[batch.topic_partition.partition] += payload(batch)
+            drained_values[batch.topic_partition.partition] += payload(batch)
             stage.give_back(batch)
 
     for action, which, rows, size in steps:
@@ -373,7 +373,7 @@ def test_callers_that_write_at_the_same_time_do_not_overwrite_one_another(steps:
         caller.fill()
     while stage.accumulator.has_queued_batches():
         drain()
-    assert found == reserved
+    assert drained_values == reserved
     assert stage.is_whole
 
 
@@ -393,8 +393,8 @@ def test_blocks_are_never_lost_nor_handed_out_twice(steps: list[tuple[int, bool,
             pool.deallocate(held.pop(count % len(held)))
         else:
             try:
-                wanted = min(count, 10)
-                held.append(pool.allocate(0, 1, charge_blocks=wanted) if brings_its_own else pool.allocate(wanted, 1))
+                block_count = min(count, 10)
+                held.append(pool.allocate(0, 1, charge_blocks=block_count) if brings_its_own else pool.allocate(block_count, 1))
             except KafkaTimeoutError:
                 assert pool.available_memory < count * 1024
         blocks = [id(block) for group in held for block in group.blocks]
@@ -414,9 +414,9 @@ def test_blocks_are_never_lost_nor_handed_out_twice(steps: list[tuple[int, bool,
 def test_a_sticky_stay_lasts_at_least_a_batch_and_at_most_two(sizes: list[int], pieces: int, seed: int) -> None:
     filled = {0: 0, 1: 900, 2: 5000}
     sticky = StickyPartitioner(1024, filled.__getitem__, Random(seed))
-    chosen = np.concatenate([sticky.assign(piece, [0, 1, 2]) for piece in np.array_split(np.array(sizes, np.int64), pieces)])
-    assert len(chosen) == len(sizes)
-    starts = [0, *(np.flatnonzero(np.diff(chosen)) + 1).tolist(), len(sizes)]
+    partitions = np.concatenate([sticky.assign(piece, [0, 1, 2]) for piece in np.array_split(np.array(sizes, np.int64), pieces)])
+    assert len(partitions) == len(sizes)
+    starts = [0, *(np.flatnonzero(np.diff(partitions)) + 1).tolist(), len(sizes)]
     for start, stop in pairwise(starts[:-1]):  # the last stay may not be over
         stay = sizes[start:stop]
         assert sum(stay) >= 1024

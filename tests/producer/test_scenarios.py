@@ -29,7 +29,7 @@ def as_pattern(name: str) -> str:
 
 @pytest.mark.parametrize("package", [tests.producer, tests.producer.transactions], ids=lambda package: package.__name__)
 def test_every_test_that_a_table_names_exists(package: ModuleType) -> None:
-    known = "\n".join(existing())
-    named = NAME.findall(package.__doc__ or "")
-    assert len(named) > 50
-    assert [name for name in named if not re.search(f"^{as_pattern(name)}$", known, re.MULTILINE)] == []
+    existing_names = "\n".join(existing())
+    names_in_tables = NAME.findall(package.__doc__ or "")
+    assert len(names_in_tables) > 50
+    assert [name for name in names_in_tables if not re.search(f"^{as_pattern(name)}$", existing_names, re.MULTILINE)] == []

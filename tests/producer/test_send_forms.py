@@ -112,9 +112,9 @@ WRONG: dict[str, tuple[tuple[Any, ...], dict[str, Any], str]] = {
 
 @pytest.mark.parametrize("wrong", WRONG)
 def test_arguments_of_no_form_of_send_raise_with_what_is_wrong(broker: FakeBroker, producer: KafkaProducer, wrong: str) -> None:
-    arguments, named, text = WRONG[wrong]
+    arguments, keywords, text = WRONG[wrong]
     with pytest.raises(TypeError, match=text):
-        producer.send(*arguments, **named)
+        producer.send(*arguments, **keywords)
     producer.flush(WAIT_MS)
     assert broker.values("orders") == []
 
@@ -139,10 +139,10 @@ def test_interceptors_do_not_see_what_is_neither_form(broker: FakeBroker, wrong:
         def on_send(self, record: ProducerRecord) -> ProducerRecord:
             raise AssertionError(record)
 
-    arguments, named, text = WRONG[wrong]
+    arguments, keywords, text = WRONG[wrong]
     options = {"bootstrap.servers": broker.bootstrap_servers, "interceptor.classes": [Spy()]}
     with KafkaProducer(options) as producer, pytest.raises(TypeError, match=text):
-        producer.send(*arguments, **named)
+        producer.send(*arguments, **keywords)
 
 
 def test_a_topic_of_a_subclass_of_str_is_a_topic(broker: FakeBroker, producer: KafkaProducer) -> None:

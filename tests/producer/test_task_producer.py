@@ -62,10 +62,10 @@ def test_brokers_that_are_away_say_of_no_topic_that_it_is_unknown() -> None:
 def test_the_first_broker_can_be_awaited_without_naming_a_topic(broker: FakeBroker) -> None:
     with task_producer_of(broker) as producer:
         producer.await_brokers(WAIT_MS)
-        asked = len(broker.requests_of(ApiKey.METADATA))
-        assert [request.message.topics for request in broker.requests_of(ApiKey.METADATA)] == [()] * asked
+        request_count = len(broker.requests_of(ApiKey.METADATA))
+        assert [request.message.topics for request in broker.requests_of(ApiKey.METADATA)] == [()] * request_count
         producer.await_brokers(0)  # known already: nobody is asked again
-        assert len(broker.requests_of(ApiKey.METADATA)) == asked
+        assert len(broker.requests_of(ApiKey.METADATA)) == request_count
     with FakeBroker() as gone:
         servers = gone.bootstrap_servers
     with (

@@ -50,9 +50,9 @@ def landed(broker: FakeBroker, topic: str = "orders", partitions: int = 4) -> li
     return [broker.values(topic, partition) for partition in range(partitions)]
 
 
-@pytest.mark.parametrize("wanted", [f"{__name__}.SaidByValue", SaidByValue, SaidByRecord])
-def test_a_users_partitioner_decides_except_for_rows_that_name_a_partition(broker: FakeBroker, wanted: object) -> None:
-    with producer_of(broker, partitioner_class=wanted) as producer:
+@pytest.mark.parametrize("partitioner_class", [f"{__name__}.SaidByValue", SaidByValue, SaidByRecord])
+def test_a_users_partitioner_decides_except_for_rows_that_name_a_partition(broker: FakeBroker, partitioner_class: object) -> None:
+    with producer_of(broker, partitioner_class=partitioner_class) as producer:
         value = binary(b"3", b"0", b"3", b"1", b"2")
         key = binary(*[b"one key"] * 5)
         producer.send_columns("orders", value=value, key=key, partition=pa.array([None] * 4 + [0], pa.int32())).result(WAIT_MS)
@@ -61,23 +61,25 @@ def test_a_users_partitioner_decides_except_for_rows_that_name_a_partition(broke
     assert landed(broker) == [[b"0", b"2", b"1"], [b"1"], [], [b"3", b"3", b"3"]]
 
 
-@pytest.mark.parametrize("wanted", [SaidByValue, SaidByRecord])
-def test_what_the_partitioner_leaves_open_goes_to_one_sticky_partition_for_any_key(broker: FakeBroker, wanted: object) -> None:
-    with producer_of(broker, partitioner_class=wanted) as producer:
-        found = producer.send_columns("orders", value=binary(*[b""] * 20), key=binary(*[b"%d" % n for n in range(20)]))
-        assert len(found.result(WAIT_MS).offsets) == 1
+@pytest.mark.parametrize("partitioner_class", [SaidByValue, SaidByRecord])
+def test_what_the_partitioner_leaves_open_goes_to_one_sticky_partition_for_any_key(
+    broker: FakeBroker, partitioner_class: object
+) -> None:
+    with producer_of(broker, partitioner_class=partitioner_class) as producer:
+        delivery = producer.send_columns("orders", value=binary(*[b""] * 20), key=binary(*[b"%d" % n for n in range(20)]))
+        assert len(delivery.result(WAIT_MS).offsets) == 1
         futures = [producer.send(ProducerRecord("orders", b"", key=b"%d" % number)) for number in range(20)]
         producer.flush(WAIT_MS)
         assert len({future.result(0).partition for future in futures}) == 1
 
 
-@pytest.mark.parametrize("wanted", [SaidByValue, SaidByRecord])
+@pytest.mark.parametrize("partitioner_class", [SaidByValue, SaidByRecord])
 @pytest.mark.parametrize(("bad", "condition"), [(b"x", "KAFKA_PARTITIONER_FAILED"), (b"2", "KAFKA_INVALID_PARTITION")])
 def test_no_row_of_a_chunk_is_queued_when_the_partitioner_fails_for_one(
-    broker: FakeBroker, wanted: type, bad: bytes, condition: str
+    broker: FakeBroker, partitioner_class: type, bad: bytes, condition: str
 ) -> None:
-    with producer_of(broker, partitioner_class=wanted) as producer:
-        with pytest.raises(KafkaError, match=f"partitioner {__name__}.{wanted.__name__}") as raised:
+    with producer_of(broker, partitioner_class=partitioner_class) as producer:
+        with pytest.raises(KafkaError, match=f"partitioner {__name__}.{partitioner_class.__name__}") as raised:
             producer.send_columns(pa.array(["orders", "orders", "other"]), value=binary(b"0", b"1", bad))
         assert raised.value.condition == condition
         producer.flush(WAIT_MS)
@@ -90,11 +92,11 @@ def test_a_partitioner_sees_all_slices_of_a_large_chunk_before_a_row_is_queued(
 ) -> None:
     monkeypatch.setattr(topic_rows, "SLICE_ROWS", 25)
     monkeypatch.setattr(topic_rows, "MAX_SLICE_ROWS", 25)
-    seen: list[int] = []
+    slice_lengths: list[int] = []
 
     def failing_late(topic: str, key: pa.Array, value: pa.Array, cluster: Cluster) -> Any:
         del topic, key, cluster
-        seen.append(len(value))
+        slice_lengths.append(len(value))
         if "fail" in value.to_pylist()[-1].decode("ascii"):
             raise ZeroDivisionError
         return np.arange(len(value)) % 4
@@ -105,10 +107,10 @@ def test_a_partitioner_sees_all_slices_of_a_large_chunk_before_a_row_is_queued(
         with pytest.raises(KafkaError, match="raised ZeroDivisionError"):
             producer.send_columns("orders", value=binary(*values, b"fail"))
         assert producer.metrics()["buffer-available-bytes"] == 33_554_432
-        assert len(seen) == 3
-        assert sum(seen) == 61
+        assert len(slice_lengths) == 3
+        assert sum(slice_lengths) == 61
         producer.send_columns("orders", value=binary(*values), partition=partition).result(WAIT_MS)
-    assert sum(seen) == 120
+    assert sum(slice_lengths) == 120
     assert sum(map(len, landed(broker))) == 60
 
 
@@ -124,12 +126,12 @@ def test_a_partitioner_that_takes_records_raises_at_send_and_harms_no_other_reco
         assert good.result(0).partition == 2
 
 
-@pytest.mark.parametrize("wanted", [SaidByValue, SaidByRecord])
+@pytest.mark.parametrize("partitioner_class", [SaidByValue, SaidByRecord])
 @pytest.mark.parametrize("value", [b"x", b"4"])
-def test_the_error_for_a_single_record_names_no_row(broker: FakeBroker, wanted: type, value: bytes) -> None:
+def test_the_error_for_a_single_record_names_no_row(broker: FakeBroker, partitioner_class: type, value: bytes) -> None:
     """The error named a row of a chunk, which the caller of send does not have: 0, or the record's number in its bundle."""
-    with producer_of(broker, partitioner_class=wanted) as producer:
-        with pytest.raises(KafkaError, match=f"partitioner {__name__}.{wanted.__name__}") as raised:
+    with producer_of(broker, partitioner_class=partitioner_class) as producer:
+        with pytest.raises(KafkaError, match=f"partitioner {__name__}.{partitioner_class.__name__}") as raised:
             producer.send(ProducerRecord("orders", value)).result(WAIT_S)
         assert "chunk" not in raised.value.message
         assert getattr(raised.value, "row", None) is None
