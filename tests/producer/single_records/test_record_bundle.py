@@ -139,7 +139,7 @@ def test_callbacks_hear_metadata_or_error_once_and_in_order() -> None:
     heard: list[tuple[int, int | None, str | None]] = []
 
     def callback(number: int) -> Any:
-        return lambda found, error: heard.append((number, found and found.offset, error and error.message))
+        return lambda metadata, error: heard.append((number, metadata and metadata.offset, error and error.message))
 
     bundle, _ = bundle_of(*[Sent(callback=callback(number)) for number in range(3)], Sent())
     bundle.acknowledge(rows_of(bundle, [0, 1]), 10, -1)
@@ -162,7 +162,7 @@ def test_a_callback_that_raises_does_not_keep_the_others_from_being_called(caplo
 def test_a_record_that_could_not_be_gathered_has_a_future_and_a_callback_too() -> None:
     heard: list[KafkaError] = []
     error = KafkaError("unknown topic")
-    future = failed_record(TOPIC, lambda _, found: heard.append(found), None, error, ManualClock())
+    future = failed_record(TOPIC, lambda _, failure: heard.append(failure), None, error, ManualClock())
     assert future.exception(0) is error
     assert heard == [error]
 
@@ -211,22 +211,22 @@ def test_a_producer_that_ends_while_a_caller_calls_back_calls_nothing_twice() ->
 
 
 def test_records_become_columns_row_by_row() -> None:
-    found = columns_of(
+    columns = columns_of(
         Sent(b"1", key=b"k", timestamp=5, headers=[("h", b"x"), ("h", None)]),
         Sent(None, key=None, timestamp=7),
     )
-    assert found.value is not None
-    assert found.value.to_pylist() == [b"1", None]
-    assert found.key is not None
-    assert found.key.to_pylist() == [b"k", None]
-    assert np.asarray(found.timestamps).tolist() == [5, 7]
-    assert found.headers is not None
+    assert columns.value is not None
+    assert columns.value.to_pylist() == [b"1", None]
+    assert columns.key is not None
+    assert columns.key.to_pylist() == [b"k", None]
+    assert np.asarray(columns.timestamps).tolist() == [5, 7]
+    assert columns.headers is not None
 
 
 def test_columns_that_nobody_uses_are_left_out() -> None:
-    found = columns_of(Sent(b"1"), Sent(b"2"))
-    assert found.key is None
-    assert found.headers is None
+    columns = columns_of(Sent(b"1"), Sent(b"2"))
+    assert columns.key is None
+    assert columns.headers is None
 
 
 @pytest.mark.parametrize(
@@ -255,11 +255,11 @@ def test_a_record_that_says_nothing_has_the_time_of_send_and_no_partition() -> N
         bundle.add(None, b"v", None, 10)
     bundle.add(None, b"v", None, 10, RecordDetails(partition=3, timestamp=2**62))
     bundle.seal()
-    given = bundle.as_columns()
-    assert given.partition is not None
-    assert given.timestamp is not None
-    assert given.partition.to_pylist() == [None] * 50 + [3]
-    assert given.timestamp.to_pylist() == [*sent_ms, 2**62]
+    columns = bundle.as_columns()
+    assert columns.partition is not None
+    assert columns.timestamp is not None
+    assert columns.partition.to_pylist() == [None] * 50 + [3]
+    assert columns.timestamp.to_pylist() == [*sent_ms, 2**62]
 
 
 def test_a_bundle_that_is_taken_refuses_records() -> None:

@@ -208,10 +208,10 @@ def test_many_callers_lose_no_record_and_keep_their_own_order() -> None:
     for thread in threads:
         thread.join(30)
     gathering.encode_all()
-    seen = [value for values in gathering.values for value in values]
-    assert len(seen) == 1200
+    all_values = [value for values in gathering.values for value in values]
+    assert len(all_values) == 1200
     for caller in range(4):
-        own = [value for value in seen if value is not None and value.startswith(b"%d:" % caller)]
+        own = [value for value in all_values if value is not None and value.startswith(b"%d:" % caller)]
         assert own == sorted(own)
         assert len(own) == 300
 

@@ -47,8 +47,8 @@ def test_single_records_are_sent_after_linger_without_flush(broker: FakeBroker) 
 def test_many_single_records_keep_their_order_and_share_batches(broker: FakeBroker) -> None:
     heard: list[int] = []
 
-    def hear(found: RecordMetadata | None, error: KafkaError | None) -> None:
-        heard.append(-1 if found is None or error is not None else found.offset)
+    def hear(metadata: RecordMetadata | None, error: KafkaError | None) -> None:
+        heard.append(-1 if metadata is None or error is not None else metadata.offset)
 
     with producer_of(broker, linger_ms=50) as producer:
         futures = [producer.send(ProducerRecord("single", b"%05d" % number), hear) for number in range(2000)]
@@ -189,8 +189,8 @@ def test_a_callback_may_send_more(broker: FakeBroker) -> None:
     done = threading.Event()
     with producer_of(broker) as producer:
 
-        def again(found: RecordMetadata | None, error: KafkaError | None) -> None:
-            del found, error
+        def again(metadata: RecordMetadata | None, error: KafkaError | None) -> None:
+            del metadata, error
             futures.append(producer.send(ProducerRecord("single", b"second")))
             done.set()
 

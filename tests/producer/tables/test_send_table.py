@@ -51,10 +51,10 @@ def stream(*batches: pa.RecordBatch | Exception) -> pa.RecordBatchReader:
     """Raises what is no batch."""
 
     def each() -> Iterator[pa.RecordBatch]:
-        for found in batches:
-            if isinstance(found, Exception):
-                raise found
-            yield found
+        for batch_or_error in batches:
+            if isinstance(batch_or_error, Exception):
+                raise batch_or_error
+            yield batch_or_error
 
     first = batches[0]
     assert not isinstance(first, Exception)
@@ -128,17 +128,17 @@ def test_serializers_are_for_single_records(broker: FakeBroker) -> None:
 
 def test_interceptors_see_each_batch(broker: FakeBroker) -> None:
     class Doubles:
-        seen: list[int] = []  # noqa: RUF012
+        row_counts: list[int] = []  # noqa: RUF012
 
         def on_send_columns(self, columns: ProducerColumns) -> ProducerColumns:
             assert columns.value is not None
-            self.seen.append(len(columns.value))
+            self.row_counts.append(len(columns.value))
             return replace(columns, value=pc.binary_join_element_wise(columns.value, columns.value, ""))
 
     with producer_of(broker, transactional_id=None, interceptor_classes=[Doubles()]) as producer:
         delivery = producer.send_table("single", stream(batch("a", "b"), batch("c")))
     assert delivery.result(0).acknowledged == 3
-    assert Doubles.seen == [2, 1]
+    assert Doubles.row_counts == [2, 1]
     assert broker.values("single") == [b"aa", b"bb", b"cc"]
 
 
@@ -247,9 +247,9 @@ def test_a_stream_that_gets_no_memory_fails_and_says_how_far_it_came(broker: Fak
 def test_bad_columns_raise_before_a_row_is_queued(
     broker: FakeBroker, producer: KafkaProducer, topic: Any, table: Any, kind: type[KafkaError], words: str
 ) -> None:
-    with pytest.raises(kind, match=words) as found:
+    with pytest.raises(kind, match=words) as raised:
         producer.send_table(topic, table)
-    assert "are queued" not in found.value.message
+    assert "are queued" not in raised.value.message
     producer.flush(WAIT_MS)
     assert broker.values("single") == []
 
@@ -284,12 +284,12 @@ def test_memory_that_runs_out_in_a_later_batch_says_what_is_queued(
 ) -> None:
     send_batch = TableSender._send_batch
 
-    def fails_later(self: TableSender, hand_over: Any, given: Any, delivery: Any) -> None:
+    def fails_later(self: TableSender, hand_over: Any, columns: Any, delivery: Any) -> None:
         if delivery.rows and isinstance(raised, str):
             np.empty(2**56)
         if delivery.rows:
             raise raised
-        send_batch(self, hand_over, given, delivery)
+        send_batch(self, hand_over, columns, delivery)
 
     monkeypatch.setattr(TableSender, "_send_batch", fails_later)
     with pytest.raises(MemoryError, match="(out of memory|malloc failed|Unable to allocate .*)" + LATER):

@@ -21,16 +21,16 @@ MOMENT = datetime(2024, 1, 2, 3, 4, 5, 678_999, tzinfo=UTC)
 MOMENT_MS = 1_704_164_645_678
 
 
-def given(topic: str | None = "t", /, **columns: Any) -> ProducerColumns:
+def producer_columns(topic: str | None = "t", /, **columns: Any) -> ProducerColumns:
     """What is sent of a table of one batch."""
     batch = pa.record_batch({"value": pa.array(["v"] * len(next(iter(columns.values())))), **columns})
     return TableColumns.find(batch.schema, topic).producer_columns(batch)
 
 
 def problem(schema: dict[str, pa.DataType], topic: str | None = "t") -> str:
-    with pytest.raises(SchemaError) as found:
+    with pytest.raises(SchemaError) as raised:
         TableColumns.find(pa.schema(list(schema.items())), topic)
-    return found.value.message
+    return raised.value.message
 
 
 # TABLES
@@ -98,9 +98,9 @@ def test_what_a_source_raises_becomes_an_error_of_the_table(of_another_library: 
     table = pa.RecordBatchReader.from_batches(BATCH.schema, batches())
     reader = open_table(Stream(table) if of_another_library else table)
     assert next_batch(reader) == BATCH
-    with pytest.raises(KafkaError, match=r"^\[KAFKA_TABLE_READ_FAILED\] the table cannot be read: .*no more rows") as found:
+    with pytest.raises(KafkaError, match=r"^\[KAFKA_TABLE_READ_FAILED\] the table cannot be read: .*no more rows") as raised:
         next_batch(reader)
-    assert found.value.__cause__ is not None
+    assert raised.value.__cause__ is not None
 
 
 def test_an_interrupt_in_a_source_stays_an_interrupt() -> None:
@@ -137,21 +137,21 @@ def column(cells: list[Any], kind: pa.DataType) -> pa.Array:
 @pytest.mark.parametrize("kind", [*PAYLOADS, *map(encoded, PAYLOADS)], ids=str)
 def test_keys_and_values_may_have_any_layout_of_text_and_bytes(kind: pa.DataType) -> None:
     cells = column(["a", None, "b", "a"] if "string" in str(kind) else [b"a", None, b"b", b"a"], kind)
-    columns = record_rows(given(key=cells, value=cells), 4, 0)
-    for found in (columns.key, columns.value):
-        assert pa.chunked_array([found] if isinstance(found, pa.Array) else found).to_pylist() == [b"a", None, b"b", b"a"]
+    columns = record_rows(producer_columns(key=cells, value=cells), 4, 0)
+    for payload in (columns.key, columns.value):
+        assert pa.chunked_array([payload] if isinstance(payload, pa.Array) else payload).to_pylist() == [b"a", None, b"b", b"a"]
 
 
 @pytest.mark.parametrize("kind", [*TEXTS, *map(encoded, TEXTS)], ids=str)
 def test_topics_may_have_any_layout_of_text(kind: pa.DataType) -> None:
-    columns = given(None, topic=column(["a", "b", "a"], kind))
+    columns = producer_columns(None, topic=column(["a", "b", "a"], kind))
     rows = split_by_topic(columns.topic, record_rows(columns, 3, 0), explicit_partitions(None, 3))
     assert {each.topic: each.positions.tolist() for each in rows} == {"a": [0, 2], "b": [1]}
 
 
 @pytest.mark.parametrize("kind", [pa.int32(), pa.int64(), pa.uint8(), encoded(pa.int32())], ids=str)
 def test_partitions_may_be_any_integers(kind: pa.DataType) -> None:
-    columns = given(partition=column([3, None, 0], kind))
+    columns = producer_columns(partition=column([3, None, 0], kind))
     assert explicit_partitions(columns.partition, 3).tolist() == [3, -1, 0]
 
 
@@ -183,7 +183,7 @@ def capitals(key: pa.DataType, value: pa.DataType, cell: Any) -> pa.Array:
     ids=lambda headers: str(headers.type),
 )
 def test_headers_may_be_lists_or_maps_in_any_layout(headers: pa.Array) -> None:
-    columns = record_rows(given(headers=headers), 3, 0)
+    columns = record_rows(producer_columns(headers=headers), 3, 0)
     assert columns.headers is not None
     assert columns.headers.to_pylist() == [b"\x04\x02h\x021\x02h\x01", b"\x00", b"\x00"]
 
@@ -191,7 +191,7 @@ def test_headers_may_be_lists_or_maps_in_any_layout(headers: pa.Array) -> None:
 def test_headers_may_be_lists_of_a_fixed_size() -> None:
     """An Array of polars."""
     headers = pa.array([[{"key": "h", "value": b"1"}], None], pa.list_(ENTRY, 1))
-    columns = record_rows(given(headers=headers), 2, 0)
+    columns = record_rows(producer_columns(headers=headers), 2, 0)
     assert columns.headers is not None
     assert columns.headers.to_pylist() == [b"\x02\x02h\x021", b"\x00"]
 
@@ -199,46 +199,46 @@ def test_headers_may_be_lists_of_a_fixed_size() -> None:
 @pytest.mark.parametrize("headers", [[[], []], [[], None], [None, None]])
 def test_headers_of_which_no_row_has_any_may_have_no_type(headers: list[Any]) -> None:
     """pyarrow and pandas infer list<null>, or null."""
-    assert record_rows(given(headers=pa.array(headers)), 2, 0).headers is None
+    assert record_rows(producer_columns(headers=pa.array(headers)), 2, 0).headers is None
 
 
 def test_a_null_among_headers_is_a_header_without_a_key() -> None:
     with pytest.raises(InvalidRecordError, match="a header has no key"):
-        record_rows(given(headers=pa.array([[None]])), 1, 0)
+        record_rows(producer_columns(headers=pa.array([[None]])), 1, 0)
 
 
 @pytest.mark.parametrize("zone", ["UTC", "America/New_York"])
 @pytest.mark.parametrize(("unit", "rest"), [("s", 678), ("ms", 0), ("us", 0), ("ns", 0)])
 def test_a_timestamp_is_its_instant_in_milliseconds_whatever_its_unit(zone: str, unit: str, rest: int) -> None:
     stamps = pa.array([MOMENT, None], pa.timestamp("us", zone)).cast(pa.timestamp(unit, zone), safe=False)
-    assert given(timestamp=stamps).timestamp.to_pylist() == [MOMENT_MS - rest, None]
+    assert producer_columns(timestamp=stamps).timestamp.to_pylist() == [MOMENT_MS - rest, None]
 
 
 @pytest.mark.parametrize("kind", [pa.int64(), encoded(pa.int64())], ids=str)
 def test_integers_are_milliseconds(kind: pa.DataType) -> None:
-    assert given(timestamp=column([5, None], kind)).timestamp.to_pylist() == [5, None]
+    assert producer_columns(timestamp=column([5, None], kind)).timestamp.to_pylist() == [5, None]
 
 
 def test_seconds_that_are_no_milliseconds_are_an_error() -> None:
     """Such seconds went round: a cast without a check made a time before 1970 of them."""
     with pytest.raises(InvalidRecordError, match=r"column timestamp: .*out of bounds"):
-        given(timestamp=pa.array([2**62], pa.timestamp("s", "UTC")))
+        producer_columns(timestamp=pa.array([2**62], pa.timestamp("s", "UTC")))
 
 
 @pytest.mark.parametrize("name", ["key", "value", "partition", "headers", "timestamp"])
 def test_a_column_of_nothing_but_nulls_has_no_type_and_is_taken(name: str) -> None:
-    columns = given(**{name: pa.nulls(2)})
+    columns = producer_columns(**{name: pa.nulls(2)})
     explicit_partitions(columns.partition, 2)
     assert record_rows(columns, 2, 7).timestamps == 7
 
 
 def test_an_extension_type_counts_as_what_it_is_stored_as() -> None:
     keys = pa.array([b"0123456789abcdef"], pa.binary(16)).cast(UUID)
-    assert given(key=keys).key.to_pylist() == [b"0123456789abcdef"]
+    assert producer_columns(key=keys).key.to_pylist() == [b"0123456789abcdef"]
 
 
 def test_a_name_overrides_the_column_whatever_its_type() -> None:
-    assert given("orders", topic=pa.array([1])).topic == "orders"
+    assert producer_columns("orders", topic=pa.array([1])).topic == "orders"
 
 
 def test_keys_and_values_are_not_copied() -> None:
@@ -280,9 +280,9 @@ def test_the_first_of_two_equal_names_counts_and_others_are_ignored() -> None:
     ids=str,
 )
 def test_the_error_of_a_wrong_type_says_what_it_must_be_and_how(name: str, kind: pa.DataType, words: str) -> None:
-    found = problem({"topic": pa.string(), "value": pa.string()} | {name: kind}, None)
-    assert found.startswith(f"column {name} has type {kind}; it must be ")
-    assert words in found
+    message = problem({"topic": pa.string(), "value": pa.string()} | {name: kind}, None)
+    assert message.startswith(f"column {name} has type {kind}; it must be ")
+    assert words in message
 
 
 def test_the_error_of_a_missing_column_names_the_columns_that_there_are() -> None:
@@ -297,8 +297,8 @@ def test_the_error_of_a_missing_column_names_the_columns_that_there_are() -> Non
 @pytest.mark.parametrize(("name", "meant"), [("Key", "key"), ("header", "headers"), ("time_stamp", "timestamp")])
 def test_a_column_that_is_probably_misspelt_is_an_error(name: str, meant: str) -> None:
     """The sink ignores it, as Spark's does: its rows have no key then."""
-    found = problem({"value": pa.string(), name: pa.string()})
-    assert found == f"column {name!r} is no part of a record; did you mean {meant}? Rename it, or leave it out of the table"
+    message = problem({"value": pa.string(), name: pa.string()})
+    assert message == f"column {name!r} is no part of a record; did you mean {meant}? Rename it, or leave it out of the table"
 
 
 @pytest.mark.parametrize("name", ["event_timestamp", "position", "partition_date", "partition_id", "readers", "leaders"])
@@ -314,9 +314,9 @@ def test_columns_of_a_topic_that_was_read_are_taken_as_they_are() -> None:
 
 
 def test_all_problems_are_one_error() -> None:
-    found = problem({"value": pa.int8(), "keys": pa.string(), "partition": pa.string()}, None)
-    assert found.startswith("4 things are wrong:")
-    assert all(f"\n  - {each}" in found for each in ("no topic", "column 'keys'", "column value", "column partition"))
+    message = problem({"value": pa.int8(), "keys": pa.string(), "partition": pa.string()}, None)
+    assert message.startswith("4 things are wrong:")
+    assert all(f"\n  - {each}" in message for each in ("no topic", "column 'keys'", "column value", "column partition"))
 
 
 def test_the_headers_that_nobody_has_have_the_type_that_the_documents_name() -> None:
