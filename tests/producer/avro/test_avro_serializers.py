@@ -56,9 +56,9 @@ def broker() -> Iterator[FakeBroker]:
 
 
 def producer_of(broker: FakeBroker, registry: FakeRegistry, **options: Any) -> KafkaProducer:
-    given = {"value.serializer": "avro", **{name.replace("_", "."): value for name, value in options.items()}}
+    properties = {"value.serializer": "avro", **{name.replace("_", "."): value for name, value in options.items()}}
     servers = {"bootstrap.servers": broker.bootstrap_servers, "schema.registry.url": registry.url}
-    return KafkaProducer(servers | given)
+    return KafkaProducer(servers | properties)
 
 
 def texts(registry: FakeRegistry, subject: str) -> dict[int, Any]:
@@ -84,7 +84,7 @@ def test_columns_for_a_topic_that_does_not_exist_register_nothing(broker: FakeBr
     assert not any("gone" in each or "no%2Ftopic" in each for each in registry.requests)
 
 
-def sent(broker: FakeBroker, registry: FakeRegistry) -> list[Any]:
+def written_values(broker: FakeBroker, registry: FakeRegistry) -> list[Any]:
     return [read(registry, value) for value in broker.values(TOPIC)]
 
 
@@ -95,10 +95,10 @@ def test_a_struct_column_is_written_with_a_schema_that_is_derived_from_it(broker
     with producer_of(broker, registry) as producer:
         producer.send_columns(TOPIC, value=ORDERS)
         producer.send_columns(TOPIC, value=ORDERS)
-        asked = len(registry.requests)
+        request_count = len(registry.requests)
         producer.send_columns(TOPIC, value=pa.nulls(1, ORDERS.type))
-    assert sent(broker, registry) == [*ORDERS.to_pylist(), *ORDERS.to_pylist(), None]
-    assert len(registry.requests) == asked
+    assert written_values(broker, registry) == [*ORDERS.to_pylist(), *ORDERS.to_pylist(), None]
+    assert len(registry.requests) == request_count
 
 
 def test_keys_have_a_schema_and_a_subject_of_their_own(broker: FakeBroker, registry: FakeRegistry) -> None:
@@ -123,7 +123,7 @@ def test_each_topic_of_a_column_has_its_own_schema_and_rows_keep_their_order(bro
     topics = pa.array([TOPIC, "other", TOPIC, "other", TOPIC]).dictionary_encode()
     with producer_of(broker, registry) as producer:
         producer.send_columns(topics, value=rows)
-    assert [row["id"] for row in sent(broker, registry)] == [0, 2, 4]
+    assert [row["id"] for row in written_values(broker, registry)] == [0, 2, 4]
     assert [read(registry, value, "other-value")["id"] for value in broker.values("other")] == [1, 3]
 
 
@@ -133,7 +133,7 @@ def test_a_table_may_have_a_struct_column(broker: FakeBroker, registry: FakeRegi
         delivery = producer.send_table(None, table)
         producer.flush()
         assert delivery.error is None
-    assert sent(broker, registry) == ORDERS.to_pylist()
+    assert written_values(broker, registry) == ORDERS.to_pylist()
 
 
 def test_without_the_serializer_a_struct_column_is_an_error_as_before(broker: FakeBroker) -> None:
@@ -153,7 +153,7 @@ def test_a_row_that_cannot_be_encoded_leaves_no_row_queued(broker: FakeBroker, r
         assert producer.metrics()["record-error-total"] == 3
         producer.send_columns(TOPIC, value=rows[:1])
     assert caught.value.condition == "KAFKA_ROW_NOT_ENCODABLE"
-    assert [row["id"] for row in sent(broker, registry)] == [1]
+    assert [row["id"] for row in written_values(broker, registry)] == [1]
 
 
 @pytest.mark.parametrize("bad", [1, 1_500])
@@ -182,17 +182,17 @@ def test_a_column_that_does_not_fit_the_schema_is_an_error_with_both_sides(broke
 
 
 def test_interceptors_see_the_columns_before_they_are_encoded(broker: FakeBroker, registry: FakeRegistry) -> None:
-    seen = []
+    value_types = []
 
     class Sees:
         def on_send_columns(self, columns: ProducerColumns) -> ProducerColumns:
-            seen.append(columns.value.type)
+            value_types.append(columns.value.type)
             return columns
 
     with producer_of(broker, registry, interceptor_classes=[Sees()]) as producer:
         producer.send_columns(TOPIC, value=ORDERS)
-    assert seen == [ORDERS.type]
-    assert sent(broker, registry) == ORDERS.to_pylist()
+    assert value_types == [ORDERS.type]
+    assert written_values(broker, registry) == ORDERS.to_pylist()
 
 
 # OBJECTS
@@ -210,7 +210,7 @@ def test_dicts_are_encoded_by_the_schema_that_is_named(broker: FakeBroker, regis
         producer.flush()
         assert [future.result().offset for future in futures] == [0, 1, 2]
     first = {"id": 1, "customer": "ä", "amount": Decimal("1.50"), "state": "NEW"}
-    assert sent(broker, registry) == [first, first | {"id": 2, "state": "PAID"}, None]
+    assert written_values(broker, registry) == [first, first | {"id": 2, "state": "PAID"}, None]
     assert len(broker.batches(TOPIC)) == 1
 
 
@@ -254,7 +254,7 @@ def test_an_object_may_have_each_type_of_avro(broker: FakeBroker, registry: Fake
         producer.send(TOPIC, row)
         producer.send(TOPIC, row | {"inner": None, "fee": Decimal("-1.5")})
     first = row | {"inner": {"x": 3, "ys": [1, 2]}, "fee": Decimal("25.8")}
-    assert sent(broker, registry) == [first, first | {"inner": None, "fee": Decimal("-1.5")}]
+    assert written_values(broker, registry) == [first, first | {"inner": None, "fee": Decimal("-1.5")}]
 
 
 def test_a_key_may_be_a_plain_string(broker: FakeBroker, registry: FakeRegistry) -> None:
@@ -292,7 +292,7 @@ def test_an_object_that_cannot_be_encoded_fails_alone(broker: FakeBroker, regist
     assert [error is None for error in errors] == [True, False, False, False, False, True]
     assert "the value cannot be encoded, field id: " in str(errors[1])
     assert "the value cannot be encoded, field state: " in str(errors[4])
-    assert [row["id"] for row in sent(broker, registry)] == [1, 1]
+    assert [row["id"] for row in written_values(broker, registry)] == [1, 1]
     assert sum(error is not None for error in calls) == 4
 
 
@@ -304,7 +304,7 @@ def test_a_time_finer_than_the_schema_is_refused_or_cut_off(broker: FakeBroker, 
         future = producer.send(TOPIC, at)
         producer.flush()
         error = future.exception()
-    assert sent(broker, registry) == ([at.replace(microsecond=1000)] if truncates else [])
+    assert written_values(broker, registry) == ([at.replace(microsecond=1000)] if truncates else [])
     assert (error is None) is truncates
 
 
@@ -315,7 +315,7 @@ def test_a_number_for_a_time_has_the_unit_of_the_schema(broker: FakeBroker, regi
     with producer_of(broker, registry, value_schema=schema) as producer:
         producer.send(TOPIC, {"at": 1000})
     begin = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
-    assert sent(broker, registry) == [{"at": begin + dt.timedelta(seconds=1), "then": begin + dt.timedelta(seconds=2)}]
+    assert written_values(broker, registry) == [{"at": begin + dt.timedelta(seconds=1), "then": begin + dt.timedelta(seconds=2)}]
 
 
 def test_objects_without_a_named_schema_are_an_error_that_says_so(broker: FakeBroker, registry: FakeRegistry) -> None:
@@ -332,14 +332,14 @@ def test_an_object_whose_size_bound_is_too_large_may_still_fit(broker: FakeBroke
         future = producer.send(TOPIC, text * 2)
         producer.flush()
         assert "max.request.size" in str(future.exception())
-    assert sent(broker, registry) == ["a", text]
+    assert written_values(broker, registry) == ["a", text]
 
 
 def test_a_partitioner_of_records_gets_the_bytes(broker: FakeBroker, registry: FakeRegistry) -> None:
-    seen = []
+    values_and_bytes = []
 
     def partition(topic: str, key: Any, key_bytes: bytes, value: Any, value_bytes: bytes, cluster: Any) -> int:  # noqa: ARG001
-        seen.append((value, value_bytes))
+        values_and_bytes.append((value, value_bytes))
         return 0
 
     class ByRecord:
@@ -349,9 +349,9 @@ def test_a_partitioner_of_records_gets_the_bytes(broker: FakeBroker, registry: F
     with producer_of(broker, registry, value_schema='"long"', partitioner_class=ByRecord()) as producer:
         producer.send(TOPIC, 5)
         producer.send(TOPIC, None)
-    assert [value for value, _ in seen] == [5, None]
-    assert seen[0][1] == broker.values(TOPIC)[0]
-    assert sent(broker, registry) == [5, None]
+    assert [value for value, _ in values_and_bytes] == [5, None]
+    assert values_and_bytes[0][1] == broker.values(TOPIC)[0]
+    assert written_values(broker, registry) == [5, None]
 
 
 def test_a_size_bound_is_never_too_small() -> None:
@@ -359,9 +359,9 @@ def test_a_size_bound_is_never_too_small() -> None:
     long = {"tags": ["€" * 50] * 20, "counts": {"k" * 9: 2**31 - 1}, "inner": {"x": -(2**31), "ys": [2**63 - 1] * 30}}
     filled = {**{"flag": True, "real": 1.0, "small": 1.0, "raw": b"x" * 99, "four": b"abcd"}, "day": dt.date.max, **long}
     filled |= {"at": dt.datetime.max, "local": dt.datetime.max, "time": dt.time.max, "uuid": "x" * 40}
-    taken, size = rows.take(filled)
+    copy, size = rows.take(filled)
     out = io.BytesIO()
-    plain = taken | {"tags": taken["tags"], "counts": dict(taken["counts"]), "uuid": UUID(int=0)}
+    plain = copy | {"tags": copy["tags"], "counts": dict(copy["counts"]), "uuid": UUID(int=0)}
     fastavro.schemaless_writer(out, EVERYTHING, plain)
     assert len(out.getvalue()) <= size < 4 * len(out.getvalue())
 
@@ -435,10 +435,10 @@ def test_a_value_that_would_change_is_refused(type: Any, value: Any, why: str, a
     inner = json.loads(one_field(type)) | {"name": "Inner"}
     inner["fields"][0]["name"] = "g"
     types = {"f": (type, value), "f: g": (inner, {"g": value}), "f[]": ({"type": "array", "items": type}, [value])}
-    schema, given = types[at]
+    schema, field_value = types[at]
     rows = python_rows(parse_schema(one_field(schema)), "value")
     with pytest.raises(TypeError, match=rf"^{at.removesuffix('[]')}: .*{why}"):
-        rows.take({"f": given})
+        rows.take({"f": field_value})
 
 
 @pytest.mark.parametrize(
@@ -461,7 +461,7 @@ def test_a_value_that_would_change_is_refused(type: Any, value: Any, why: str, a
 def test_what_loses_nothing_is_written(broker: FakeBroker, registry: FakeRegistry, type: Any, value: Any, back: Any) -> None:
     with producer_of(broker, registry, value_schema=one_field(type)) as producer:
         producer.send(TOPIC, {"f": value})
-    assert sent(broker, registry) == [{"f": back}]
+    assert written_values(broker, registry) == [{"f": back}]
 
 
 @pytest.mark.parametrize("type", [FOUR, ["null", FOUR], "bytes", {"type": "enum", "name": "E", "symbols": ["AAAA", "BBBB"]}])
@@ -470,7 +470,7 @@ def test_bytes_are_copied(broker: FakeBroker, registry: FakeRegistry, type: Any)
         octets = bytearray(b"AAAA")
         producer.send(TOPIC, {"f": octets})
         octets[:] = b"BBBB"
-    assert sent(broker, registry) in ([{"f": b"AAAA"}], [{"f": "AAAA"}])
+    assert written_values(broker, registry) in ([{"f": b"AAAA"}], [{"f": "AAAA"}])
 
 
 def test_an_object_whose_own_code_fails_fails_alone(broker: FakeBroker, registry: FakeRegistry) -> None:
@@ -489,7 +489,7 @@ def test_a_fixed_of_another_size_fails_alone_and_names_its_field(broker: FakeBro
         producer.send(TOPIC, {"f": b"abcd"})
         producer.flush()
         assert "field f: it does not have the 4 bytes of the fixed" in str(future.exception())
-    assert sent(broker, registry) == [{"f": b"abcd"}]
+    assert written_values(broker, registry) == [{"f": b"abcd"}]
 
 
 # DEFAULTS
@@ -501,7 +501,7 @@ def test_a_decimal_default_keeps_all_its_digits(broker: FakeBroker, registry: Fa
     schema = one_field(decimal, default=unscaled.to_bytes(16, "big", signed=True).decode("latin-1"))
     with producer_of(broker, registry, value_schema=schema) as producer:
         producer.send(TOPIC, {})
-    assert sent(broker, registry) == [{"f": Decimal("-1234567890123456789012345678.9012345678")}]
+    assert written_values(broker, registry) == [{"f": Decimal("-1234567890123456789012345678.9012345678")}]
 
 
 WRONG_DEFAULTS: list[tuple[Any, Any, str]] = [
@@ -572,7 +572,7 @@ def test_planning_leaves_no_connection_to_the_registry(
 ) -> None:
     events: list[str] = []
     make, close = SchemaRegistry.__init__, SchemaRegistry.close
-    monkeypatch.setattr(SchemaRegistry, "__init__", lambda self, *given: (events.append("made"), make(self, *given))[1])
+    monkeypatch.setattr(SchemaRegistry, "__init__", lambda self, *arguments: (events.append("made"), make(self, *arguments))[1])
     monkeypatch.setattr(SchemaRegistry, "close", lambda self: (events.append("closed"), close(self))[1])
     with producer_of(broker, registry) as producer:
         producer.send_columns(TOPIC, value=ORDERS)
@@ -601,7 +601,7 @@ def test_a_registry_that_does_not_answer_ends_the_call_within_max_block_ms(broke
         # whoever ends first: the request, which has that limit too, or the call
         assert "max.block.ms=300" in str(caught.value) or caught.value.condition == "KAFKA_SCHEMA_REGISTRY_UNREACHABLE"
         producer.send_columns(TOPIC, value=ORDERS)  # nothing bad was kept
-    assert sent(broker, registry) == ORDERS.to_pylist()
+    assert written_values(broker, registry) == ORDERS.to_pylist()
 
 
 def test_the_senders_thread_never_asks_the_registry(broker: FakeBroker, registry: FakeRegistry) -> None:
@@ -618,7 +618,7 @@ def test_the_senders_thread_never_asks_the_registry(broker: FakeBroker, registry
         producer.send(TOPIC, 1, callback=again)
         producer.flush()
     assert "a callback cannot ask the registry" in str(raised[0])
-    assert sent(broker, registry) == [1, 2]
+    assert written_values(broker, registry) == [1, 2]
 
 
 def test_an_incompatible_schema_is_refused_with_the_registrys_reasons(broker: FakeBroker, registry: FakeRegistry) -> None:
@@ -631,7 +631,7 @@ def test_an_incompatible_schema_is_refused_with_the_registrys_reasons(broker: Fa
 
 @pytest.mark.parametrize("part", ["key", "value"])
 @pytest.mark.parametrize(
-    ("options", "column", "told"),
+    ("options", "column", "message_pattern"),
     [
         ({"subject.name.strategy": "RecordNameStrategy"}, ["x"], "the {part} is string: set {part}.subject, or write a struct"),
         (
@@ -649,15 +649,18 @@ def test_an_incompatible_schema_is_refused_with_the_registrys_reasons(broker: Fa
     ],
 )
 def test_errors_name_the_producers_options(
-    broker: FakeBroker, registry: FakeRegistry, options: dict[str, str], column: list[Any], told: str, part: str
+    broker: FakeBroker, registry: FakeRegistry, options: dict[str, str], column: list[Any], message_pattern: str, part: str
 ) -> None:
     """Errors named the sink's: valueSubject, valueSchema, valueFormat."""
     registry.register(f"{TOPIC}-{part}", "message A {}", schemaType="PROTOBUF")
-    given = {f"{part}.serializer": "avro"} | {f"{part}.{name}": value for name, value in options.items()}
+    properties = {f"{part}.serializer": "avro"} | {f"{part}.{name}": value for name, value in options.items()}
     columns = {"value": pa.array([b"x"]), part: pa.array(column)}
-    with producer_of(broker, registry, **{"value.serializer": None} | given) as producer, pytest.raises(SchemaError) as caught:
+    with (
+        producer_of(broker, registry, **{"value.serializer": None} | properties) as producer,
+        pytest.raises(SchemaError) as caught,
+    ):
         producer.send_columns(TOPIC, **columns)
-    assert re.search(told.format(part=part) + "$", caught.value.message)
+    assert re.search(message_pattern.format(part=part) + "$", caught.value.message)
 
 
 @pytest.mark.parametrize("part", ["key", "value"])
@@ -665,8 +668,8 @@ def test_a_schema_that_is_not_registered_is_named_by_the_producers_option(
     broker: FakeBroker, registry: FakeRegistry, part: str
 ) -> None:
     """The error said valueSchema=latest, for a key too."""
-    given = {"value.serializer": None, f"{part}.serializer": "avro", "auto.register.schemas": "false"}
-    with producer_of(broker, registry, **given) as producer, pytest.raises(RegistryError, match=rf"{part}\.schema=latest$"):
+    properties = {"value.serializer": None, f"{part}.serializer": "avro", "auto.register.schemas": "false"}
+    with producer_of(broker, registry, **properties) as producer, pytest.raises(RegistryError, match=rf"{part}\.schema=latest$"):
         producer.send_columns(TOPIC, **{"value": pa.array([b"x"]), part: ORDERS[:1]})
 
 

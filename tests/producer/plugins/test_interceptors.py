@@ -69,8 +69,8 @@ class Life:
         self.config: Mapping[str, object] = {}
         self.configured = self.closed = 0
 
-    def configure(self, given: Mapping[str, object]) -> None:
-        self.config = given
+    def configure(self, configuration: Mapping[str, object]) -> None:
+        self.config = configuration
         self.configured += 1
 
     def close(self) -> None:
@@ -84,11 +84,11 @@ class Appends(Life):
         super().__init__()
         self.text = text
         self.fails = fails
-        self.seen: list[ProducerColumns] = []
+        self.inputs: list[ProducerColumns] = []
         self.heard: list[tuple[BatchMetadata, Exception | None]] = []
 
     def on_send_columns(self, columns: ProducerColumns) -> ProducerColumns:
-        self.seen.append(columns)
+        self.inputs.append(columns)
         if "on_send" in self.fails:
             raise ZeroDivisionError("as planned")
         text = pa.scalar(self.text.encode(), columns.value.type)
@@ -108,11 +108,11 @@ class AppendsToRecords(Life):
         super().__init__()
         self.text = text
         self.fails = fails
-        self.seen: list[ProducerRecord] = []
+        self.inputs: list[ProducerRecord] = []
         self.heard: list[tuple[RecordMetadata, Exception | None]] = []
 
     def on_send(self, record: ProducerRecord) -> ProducerRecord:
-        self.seen.append(record)
+        self.inputs.append(record)
         if "on_send" in self.fails:
             raise ZeroDivisionError("as planned")
         text = self.text if isinstance(record.value, str) else self.text.encode()
@@ -152,15 +152,15 @@ def chain(*interceptors: object) -> Interceptors:
 
 def through(*interceptors: object, **columns: Any) -> ProducerColumns:
     """What is sent of columns that pass a chain."""
-    sent: list[ProducerColumns] = []
-    given = ProducerColumns(**({"topic": "t"} | columns))
-    chain(*interceptors).send_columns(given, lambda found, _: sent.append(found))
-    return sent[0]
+    outputs: list[ProducerColumns] = []
+    producer_columns = ProducerColumns(**({"topic": "t"} | columns))
+    chain(*interceptors).send_columns(producer_columns, lambda output, _: outputs.append(output))
+    return outputs[0]
 
 
-def values(found: ProducerColumns) -> list[bytes | None]:
-    assert found.value is not None
-    return found.value.to_pylist()
+def values(columns: ProducerColumns) -> list[bytes | None]:
+    assert columns.value is not None
+    return columns.value.to_pylist()
 
 
 # THE CHAIN: COLUMNS
@@ -168,10 +168,10 @@ def values(found: ProducerColumns) -> list[bytes | None]:
 
 @pytest.mark.parametrize("kind", [Appends, AppendsToRecords])
 def test_columns_pass_the_interceptors_in_their_order(kind: Any) -> None:
-    found = through(kind("1"), kind("2"), value=binary(b"a", b"b"), key=binary(b"k", None))
-    assert values(found) == [b"a12", b"b12"]
-    assert found.key is not None
-    assert (found.topic, found.key.to_pylist()) == ("t", [b"k", None])
+    output = through(kind("1"), kind("2"), value=binary(b"a", b"b"), key=binary(b"k", None))
+    assert values(output) == [b"a12", b"b12"]
+    assert output.key is not None
+    assert (output.topic, output.key.to_pylist()) == ("t", [b"k", None])
 
 
 def test_values_in_pieces_are_one_array_to_interceptors() -> None:
@@ -226,7 +226,7 @@ def test_every_column_may_change_and_the_topic_too() -> None:
 def test_records_made_of_columns_have_all_of_a_row_and_become_one_again() -> None:
     instance = AppendsToRecords()
     headers = [[{"key": "h", "value": b"1"}, {"key": "h", "value": None}], None]
-    given = {
+    columns = {
         "topic": pa.array(["t", "u"]),
         "value": pa.array(["a", "b"]),
         "key": pa.array([b"k", None], pa.binary()),
@@ -234,14 +234,14 @@ def test_records_made_of_columns_have_all_of_a_row_and_become_one_again() -> Non
         "headers": pa.array(headers, pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))),
         "timestamp": pa.array([5, None], pa.int64()),
     }
-    found = through(instance, **given)
-    assert instance.seen == [
+    output = through(instance, **columns)
+    assert instance.inputs == [
         ProducerRecord("t", "a", b"k", 3, (("h", b"1"), ("h", None)), 5),
         ProducerRecord("u", "b", None, None, (), None),
     ]
-    assert found.headers is not None
-    assert found.headers.to_pylist() == [[("h", b"1"), ("h", None)], []]
-    assert [each.to_pylist() for each in (found.topic, found.value, found.key, found.partition, found.timestamp)] == [
+    assert output.headers is not None
+    assert output.headers.to_pylist() == [[("h", b"1"), ("h", None)], []]
+    assert [each.to_pylist() for each in (output.topic, output.value, output.key, output.partition, output.timestamp)] == [
         ["t", "u"],
         [b"a", b"b"],
         [b"k", None],
@@ -258,13 +258,13 @@ def test_text_that_is_not_utf8_passes_as_it_is(kind: str, caplog: pytest.LogCapt
     entry = pa.struct([("key", pa.string()), ("value", pa.binary())])
     column = headers if kind == "map" else headers.cast(pa.list_(entry) if kind == "list" else pa.large_list(entry))
     instance = AppendsToRecords("!")
-    given = {"value": not_utf8(b"\x80", b"v"), "key": not_utf8(b"\xff\xfe\x80", b"k"), "headers": column}
-    found = through(instance, topic=not_utf8(b"t", b"t\xff"), **given)
-    assert [(each.topic, each.key) for each in instance.seen] == [("t", b"\xff\xfe\x80"), (r"t\xff", "k")]
-    assert values(found) == [b"\x80!", b"v!"]
-    assert found.headers is not None
-    assert found.headers.type == pa.map_(pa.string(), pa.binary())
-    assert found.headers.cast(pa.map_(pa.binary(), pa.binary())).to_pylist() == [[(b"\xff", b"1")], [(b"h", b"2")]]
+    columns = {"value": not_utf8(b"\x80", b"v"), "key": not_utf8(b"\xff\xfe\x80", b"k"), "headers": column}
+    output = through(instance, topic=not_utf8(b"t", b"t\xff"), **columns)
+    assert [(each.topic, each.key) for each in instance.inputs] == [("t", b"\xff\xfe\x80"), (r"t\xff", "k")]
+    assert values(output) == [b"\x80!", b"v!"]
+    assert output.headers is not None
+    assert output.headers.type == pa.map_(pa.string(), pa.binary())
+    assert output.headers.cast(pa.map_(pa.binary(), pa.binary())).to_pylist() == [[(b"\xff", b"1")], [(b"h", b"2")]]
     assert caplog.records == []
 
 
@@ -280,13 +280,13 @@ def test_interceptors_hear_of_rows_of_an_impossible_topic() -> None:
 
 
 def test_a_record_may_change_its_topic_and_lose_everything_else() -> None:
-    found = through(
+    output = through(
         ChangingRecords(lambda record: ProducerRecord("u" if record.value == b"a" else record.topic)),
         value=binary(b"a", b"b"),
         key=binary(b"k", b"k"),
     )
-    assert found.topic.to_pylist() == ["u", "t"]
-    assert (values(found), found.key, found.headers) == ([None, None], None, None)
+    assert output.topic.to_pylist() == ["u", "t"]
+    assert (values(output), output.key, output.headers) == ([None, None], None, None)
 
 
 @pytest.mark.parametrize(
@@ -303,9 +303,9 @@ def test_a_record_may_change_its_topic_and_lose_everything_else() -> None:
     ],
 )
 def test_a_record_that_is_none_leaves_the_row_as_it_was(answer: object, caplog: pytest.LogCaptureFixture) -> None:
-    found = through(ChangingRecords(lambda _: answer), value=pa.array(["a", "b"]), key=binary(b"k", None))
-    assert pc.equal(found.value.cast(pa.string()), pa.array(["a", "b"])).to_pylist() == [True, True]
-    assert found.key.to_pylist() == [b"k", None]
+    output = through(ChangingRecords(lambda _: answer), value=pa.array(["a", "b"]), key=binary(b"k", None))
+    assert pc.equal(output.value.cast(pa.string()), pa.array(["a", "b"])).to_pylist() == [True, True]
+    assert output.key.to_pylist() == [b"k", None]
     assert "ChangingRecords.on_send failed for" in caplog.text
 
 
@@ -420,11 +420,11 @@ def test_interceptors_hear_nothing_twice_wherever_an_interrupt_comes() -> None:
 
 def test_interceptors_are_configured_once_with_the_configuration_and_closed_once() -> None:
     instance = Appends()
-    found = Interceptors(config(interceptor_classes=[instance], linger_ms="7", audit_name="x"))
+    interceptors = Interceptors(config(interceptor_classes=[instance], linger_ms="7", audit_name="x"))
     assert (instance.configured, instance.closed) == (1, 0)
     assert {name: instance.config[name] for name in ("linger.ms", "audit.name")} == {"linger.ms": 7, "audit.name": "x"}
-    assert found is not None
-    found.close()
+    assert interceptors is not None
+    interceptors.close()
     assert (instance.configured, instance.closed) == (1, 1)
 
 
@@ -441,8 +441,8 @@ def test_interceptors_are_configured_once_with_the_configuration_and_closed_once
 )
 def test_a_failing_configure_closes_all_that_were_made(error: BaseException, raised: AbstractContextManager[object]) -> None:
     class Failing(Appends):
-        def configure(self, given: Mapping[str, object]) -> None:
-            super().configure(given)
+        def configure(self, configuration: Mapping[str, object]) -> None:
+            super().configure(configuration)
             raise error
 
     plugins = [Appends(), AppendsToRecords(), Failing(), Appends()]
@@ -452,16 +452,16 @@ def test_a_failing_configure_closes_all_that_were_made(error: BaseException, rai
 
 
 @pytest.mark.parametrize(
-    ("wanted", "message"),
+    ("interceptor", "message"),
     [
         ("no_such_module.Mine", "interceptor.classes=no_such_module.Mine cannot be loaded: there is no module no_such_module"),
         (Changing, f"interceptor.classes={HERE}.Changing: an instance cannot be created without arguments"),
         (Life, f"interceptor.classes={HERE}.Life has none of the methods on_send, on_send_columns, on_acknowledgement,"),
     ],
 )
-def test_an_interceptor_that_cannot_be_had_is_a_configuration_error(wanted: object, message: str) -> None:
+def test_an_interceptor_that_cannot_be_had_is_a_configuration_error(interceptor: object, message: str) -> None:
     with pytest.raises(ConfigError) as raised:
-        chain(wanted)
+        chain(interceptor)
     assert message in raised.value.message
 
 
@@ -476,9 +476,9 @@ def test_a_plug_in_that_cannot_close_leaves_none_open(error: BaseException) -> N
         def partition_columns(self, columns: object, cluster: object) -> None: ...
 
     interceptors, partitioner = [Appends(), Failing(), Appends()], Chooses()
-    found = ProducerPlugins(config(interceptor_classes=interceptors, partitioner_class=partitioner))
+    plugins = ProducerPlugins(config(interceptor_classes=interceptors, partitioner_class=partitioner))
     with pytest.raises(SystemExit) if isinstance(error, SystemExit) else nullcontext():
-        found.close()
+        plugins.close()
     assert [plugin.closed for plugin in (*interceptors, partitioner)] == [1, 1, 1, 1]
 
 
@@ -490,9 +490,9 @@ def test_no_interceptors_make_no_chain() -> None:
 
 
 def producer_of(broker: FakeBroker, *interceptors: object, **options: Any) -> KafkaProducer:
-    given = {"bootstrap_servers": broker.bootstrap_servers, "retry_backoff_ms": 10} | options
+    all_options = {"bootstrap_servers": broker.bootstrap_servers, "retry_backoff_ms": 10} | options
     plugins = {"interceptor.classes": list(interceptors)}
-    return KafkaProducer({name.replace("_", "."): value for name, value in given.items()} | plugins)
+    return KafkaProducer({name.replace("_", "."): value for name, value in all_options.items()} | plugins)
 
 
 def test_an_interceptor_by_name_lives_as_long_as_its_producer(broker: FakeBroker, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -573,8 +573,8 @@ def test_the_chain_hears_where_rows_are_before_the_caller_does(broker: FakeBroke
     instance = Appends()
     with producer_of(broker, instance, linger_ms=0) as producer:
         for _ in range(2):
-            given = pa.array([0, 3, 3], pa.int32())
-            producer.send_columns("orders", value=binary(b"a", b"b", b"c"), partition=given).result(WAIT_MS)
+            partition = pa.array([0, 3, 3], pa.int32())
+            producer.send_columns("orders", value=binary(b"a", b"b", b"c"), partition=partition).result(WAIT_MS)
         heard = instance.heard[:]
     assert {metadata for metadata, error in heard if error is None} == {
         BatchMetadata("orders", 0, 0, 1, -1),
@@ -693,7 +693,7 @@ def test_a_record_passes_before_it_is_serialized(broker: FakeBroker) -> None:
         future = producer.send(ProducerRecord("single", "a", key=b"k"))
         producer.flush(WAIT_MS)
         assert future.result(0).serialized_value_size == 2
-    assert instance.seen == [ProducerRecord("single", "a", key=b"k")]
+    assert instance.inputs == [ProducerRecord("single", "a", key=b"k")]
     assert broker.values("single") == [b"a!"]
     assert instance.heard == [(future.result(0), None)]
 
@@ -723,14 +723,14 @@ def test_an_interceptor_of_columns_sees_gathered_records_and_hears_by_batch(brok
         ]
         producer.flush(WAIT_MS)
         assert [future.result(0) for future in futures] == [RecordMetadata("orders", 2, n, n, 1, 2) for n in range(5)]
-    (seen,) = instance.seen
-    assert seen.topic == "orders"
-    assert [seen.key.to_pylist(), seen.partition.to_pylist(), seen.timestamp.to_pylist()] == [
+    (columns,) = instance.inputs
+    assert columns.topic == "orders"
+    assert [columns.key.to_pylist(), columns.partition.to_pylist(), columns.timestamp.to_pylist()] == [
         [b"k"] * 5,
         [2] * 5,
         [0, 1, 2, 3, 4],
     ]
-    assert seen.headers.to_pylist() == [[("h", None)]] * 5
+    assert columns.headers.to_pylist() == [[("h", None)]] * 5
     assert broker.values("orders", 2) == [b"%d!" % number for number in range(5)]
     assert broker.records("orders", 2)[0].headers == (("h", None),)
     assert instance.heard == [(BatchMetadata("orders", 2, 0, 5, -1), None)]
@@ -763,7 +763,7 @@ def test_an_interceptor_with_methods_for_both_sees_a_record_once(broker: FakeBro
         producer.flush(WAIT_MS)
         producer.send_columns("single", value=binary(b"b"))
     assert broker.values("single") == [b"a!", b"b!"]
-    assert len(both.seen) == 2
+    assert len(both.inputs) == 2
 
 
 def test_the_topic_of_gathered_records_stays(broker: FakeBroker, caplog: pytest.LogCaptureFixture) -> None:
@@ -934,8 +934,8 @@ def test_a_partitioner_sees_what_interceptors_leave(broker: FakeBroker) -> None:
     for kind in (Appends, AppendsToRecords):
         with producer_of(broker, kind("22"), partitioner_class=ByValue()) as producer:
             assert producer.send(ProducerRecord("orders", b"1")).result(WAIT_S).partition == 3
-            found = producer.send_columns("orders", value=binary(b"", b"1")).result(WAIT_MS)
-            assert {part.partition for part in found.offsets} == {2, 3}
+            delivery = producer.send_columns("orders", value=binary(b"", b"1")).result(WAIT_MS)
+            assert {part.partition for part in delivery.offsets} == {2, 3}
 
 
 def test_interceptors_hear_once_of_each_of_many_rows_and_records(broker: FakeBroker) -> None:

@@ -71,14 +71,14 @@ CLUSTER = cluster({TOPIC: (0, 1, None, 0)})
 HERE = __name__
 
 
-def partitioner_of(wanted: object, **options: object) -> UserPartitioner:
-    return UserPartitioner(config(partitioner_class=wanted, **options))
+def partitioner_of(partitioner: object, **options: object) -> UserPartitioner:
+    return UserPartitioner(config(partitioner_class=partitioner, **options))
 
 
-def decide(wanted: object, values: list[bytes | None], explicit: list[int] | None = None, **more: Any) -> list[int]:
-    chosen = np.array([NO_PARTITION] * len(values) if explicit is None else explicit, np.int32)
+def decide(partitioner: object, values: list[bytes | None], explicit: list[int] | None = None, **more: Any) -> list[int]:
+    partitions = np.array([NO_PARTITION] * len(values) if explicit is None else explicit, np.int32)
     positions = np.arange(100, 100 + len(values), dtype=np.int32)
-    decided = partitioner_of(wanted).decide(TopicRows(TOPIC, columns(values, **more), chosen, positions), CLUSTER)
+    decided = partitioner_of(partitioner).decide(TopicRows(TOPIC, columns(values, **more), partitions, positions), CLUSTER)
     assert decided.dtype == np.int32
     return decided.tolist()
 
@@ -96,9 +96,9 @@ def test_kafkas_partitioners_need_no_class_of_a_users(name: str | None) -> None:
     assert ProducerPlugins(config(partitioner_class=name)).partitioner is None
 
 
-@pytest.mark.parametrize("wanted", [f"{HERE}.ByLength", ByLength, ByLength()])
-def test_a_class_by_name_or_itself_is_asked_for_whole_columns(wanted: object) -> None:
-    assert decide(wanted, [b"", b"a", b"bb", b"ccccc"]) == [0, 1, 2, 1]
+@pytest.mark.parametrize("partitioner", [f"{HERE}.ByLength", ByLength, ByLength()])
+def test_a_class_by_name_or_itself_is_asked_for_whole_columns(partitioner: object) -> None:
+    assert decide(partitioner, [b"", b"a", b"bb", b"ccccc"]) == [0, 1, 2, 1]
 
 
 def test_a_function_is_a_partitioner_too() -> None:
@@ -218,7 +218,7 @@ def failing(method: str) -> type[ByLength]:
 
 
 @pytest.mark.parametrize(
-    ("wanted", "expected"),
+    ("partitioner", "expected"),
     [
         ("no_such_module.Mine", "partitioner.class=no_such_module.Mine cannot be loaded: there is no module no_such_module"),
         (Answering, f"partitioner.class={HERE}.Answering: an instance cannot be created without arguments: TypeError"),
@@ -226,9 +226,9 @@ def failing(method: str) -> type[ByLength]:
         (object(), "has neither partition_columns(topic, key, value, cluster) nor partition(topic, key, key_bytes,"),
     ],
 )
-def test_a_partitioner_that_cannot_be_loaded_is_a_config_error_with_its_cause(wanted: object, expected: str) -> None:
+def test_a_partitioner_that_cannot_be_loaded_is_a_config_error_with_its_cause(partitioner: object, expected: str) -> None:
     with pytest.raises(ConfigError) as raised:
-        partitioner_of(wanted)
+        partitioner_of(partitioner)
     assert expected in raised.value.message
 
 
