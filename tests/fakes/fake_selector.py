@@ -27,7 +27,7 @@ from tests.fakes.requests import read_request
 
 
 @dataclass
-class Sent:
+class SentRequest:
     node_id: int
     header: RequestHeader
     message: Message
@@ -36,12 +36,12 @@ class Sent:
 class FakeSelector:
     def __init__(self, clock: ManualClock) -> None:
         self.clock = clock
-        self.answer: Callable[[Sent], Message | None] = lambda _: None
+        self.answer: Callable[[SentRequest], Message | None] = lambda _: None
         self.refused: dict[int, str] = {}  # ports that refuse connections, and why
         self.holds_connects = False  # connections neither succeed nor fail
         self.holds_sends = False  # requests stay unwritten
         self.attempts: list[tuple[int, Address]] = []
-        self.sent_requests: list[Sent] = []
+        self.sent_requests: list[SentRequest] = []
         self.closed: list[int] = []
         self.wakeups = 0
         self.is_closed = False
@@ -61,7 +61,7 @@ class FakeSelector:
 
     # FOR THE TEST
 
-    def respond(self, request: Sent, message: Message) -> None:
+    def respond(self, request: SentRequest, message: Message) -> None:
         """Arrives with the next poll."""
         self._incoming.append((request.node_id, framed(request.header, message)))
 
@@ -76,7 +76,7 @@ class FakeSelector:
         """The next poll finds that one side does not accept the other."""
         self._disconnects[node_id] = Disconnect(ChannelState.AUTHENTICATION_FAILED, error.message, error)
 
-    def sent_of(self, api_key: ApiKey) -> list[Sent]:
+    def sent_of(self, api_key: ApiKey) -> list[SentRequest]:
         return [request for request in self.sent_requests if request.header.api_key == api_key]
 
     # SELECTOR'S INTERFACE
@@ -92,7 +92,7 @@ class FakeSelector:
 
     def send(self, node_id: int, buffers: list[Buffer]) -> bool:
         assert node_id not in self._writing, "one request at a time"
-        request = Sent(node_id, *read_request(b"".join(buffers)[4:]))
+        request = SentRequest(node_id, *read_request(b"".join(buffers)[4:]))
         self.sent_requests.append(request)
         if self.holds_sends:
             self._writing.append(node_id)

@@ -53,7 +53,7 @@ from spark_kafka_sink.protocol.messages.sasl_authenticate import SaslAuthenticat
 from spark_kafka_sink.protocol.messages.sasl_handshake import SaslHandshakeRequest, SaslHandshakeResponse
 from spark_kafka_sink.protocol.schema import Message, Request
 from tests.fakes.clock import ManualClock
-from tests.fakes.fake_selector import FakeSelector, Sent, framed
+from tests.fakes.fake_selector import FakeSelector, SentRequest, framed
 from tests.fakes.fake_worker import FakeWorker
 from tests.fakes.network_config import api_versions, metadata, network_config, topic
 from tests.network.hostile_answers import FORGED, KIB, MIB, answers, assert_harmless, nodes
@@ -174,7 +174,7 @@ def test_a_client_goes_on_whatever_brokers_answer(data: st.DataObject) -> None:
     selector = FakeSelector(clock)
     is_hostile = True
 
-    def answer(sent_request: Sent) -> Message | None:
+    def answer(sent_request: SentRequest) -> Message | None:
         key = ApiKey(sent_request.header.api_key)
         if is_hostile:
             message: Message = data.draw(answers[key])
@@ -220,7 +220,7 @@ def client_request(node_id: int, message: Request[Any], clock: ManualClock) -> C
 
 
 def hostile_client(
-    answer: Callable[[Sent], Message | None], **options: object
+    answer: Callable[[SentRequest], Message | None], **options: object
 ) -> tuple[NetworkClient, Metadata, FakeSelector, ManualClock]:
     clock = ManualClock()
     config = network_config(**options)
@@ -252,7 +252,7 @@ def test_names_that_brokers_tell_cannot_forge_a_log_or_make_it_long(caplog: pyte
         ),
     )
 
-    def answer(sent_request: Sent) -> Message:
+    def answer(sent_request: SentRequest) -> Message:
         if sent_request.header.api_key == ApiKey.METADATA:
             return cluster
         features = tuple(FinalizedFeatureKey(name=forged, max_version_level=1, min_version_level=1) for _ in range(3))

@@ -138,7 +138,7 @@ def all_good(request: ClientRequest) -> ProduceResponse:
     return ProduceResponse(responses=tuple(_all_good(topic) for topic in request.message.topic_data))
 
 
-class Sent(NamedTuple):
+class SentBatch(NamedTuple):
     """One batch as it was sent."""
 
     request: ClientRequest
@@ -160,7 +160,7 @@ class DecodingClient(MockClient):
 
     def __init__(self, *args: Any, **more: Any) -> None:
         super().__init__(*args, **more)
-        self.batches: list[Sent] = []
+        self.batches: list[SentBatch] = []
 
     def send(self, request: ClientRequest, now_ms: int) -> None:
         if isinstance(request.message, ProduceRequest):
@@ -168,7 +168,7 @@ class DecodingClient(MockClient):
                 for data in topic.partition_data:
                     encoded = b"".join(data.records)
                     topic_partition = TopicPartition(topic.name, data.index)
-                    self.batches.append(Sent(request, topic_partition, decode_batch(encoded), len(encoded)))
+                    self.batches.append(SentBatch(request, topic_partition, decode_batch(encoded), len(encoded)))
         super().send(request, now_ms)
 
 
@@ -405,7 +405,7 @@ class Stage(Accumulation):
         self.clock.advance(2 * self.config.retry_backoff_max_ms)
 
     @property
-    def sent(self) -> list[Sent]:
+    def sent_batches(self) -> list[SentBatch]:
         return self.client.batches
 
     @property

@@ -17,7 +17,7 @@ from spark_kafka_sink.protocol.messages.init_producer_id import InitProducerIdRe
 from spark_kafka_sink.protocol.messages.produce import PartitionProduceResponse, ProduceResponse, TopicProduceResponse
 from spark_kafka_sink.protocol.topic_partition import TopicPartition
 from tests.fakes.partition_transactions import Marker, PartitionTransactions
-from tests.producer.harness import Sent, Stage, metadata_response, partition_answer
+from tests.producer.harness import SentBatch, Stage, metadata_response, partition_answer
 from tests.records.reference import DecodedBatch
 
 DUPLICATES_REMEMBERED = 5
@@ -188,14 +188,14 @@ class SimulatedBrokers:
             self._next_producer_id += 1
             return InitProducerIdResponse(producer_id=self._next_producer_id, producer_epoch=0)
         answers: dict[str, list[PartitionProduceResponse]] = {}
-        for sent_batch in self.stage.sent:
+        for sent_batch in self.stage.sent_batches:
             if sent_batch.request is request:
                 answers.setdefault(sent_batch.topic_partition.topic, []).append(self._judge(sent_batch, request.node_id, fate))
         return ProduceResponse(
             responses=tuple(TopicProduceResponse(name=name, partition_responses=tuple(each)) for name, each in answers.items())
         )
 
-    def _judge(self, sent_batch: Sent, node: int, fate: Fate) -> PartitionProduceResponse:
+    def _judge(self, sent_batch: SentBatch, node: int, fate: Fate) -> PartitionProduceResponse:
         topic, partition = sent_batch.topic_partition
         if self.leaders[topic][partition] != node:
             return partition_answer(partition, Errors.NOT_LEADER_OR_FOLLOWER)

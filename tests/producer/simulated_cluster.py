@@ -46,7 +46,7 @@ from tests.fakes.clock import ManualClock
 from tests.fakes.coordinators import Coordinators
 from tests.fakes.error_responses import error_response
 from tests.fakes.transaction_coordinator import State, Transaction
-from tests.producer.harness import DecodingClient, Sent, partition_answer
+from tests.producer.harness import DecodingClient, SentBatch, partition_answer
 from tests.producer.simulated_brokers import TransactionalLog
 
 
@@ -193,7 +193,7 @@ class SimulatedClient(DecodingClient):
         if self.metadata.time_to_next_update_ms(now_ms) <= 0:
             self.metadata.update(self.cluster.metadata(), now_ms)
 
-    def batches_of(self, request: ClientRequest) -> list[Sent]:
+    def batches_of(self, request: ClientRequest) -> list[SentBatch]:
         return [sent_batch for sent_batch in self.batches if sent_batch.request is request]
 
 
@@ -420,11 +420,11 @@ class SimulatedCluster:
                 answers[sent_batch.topic_partition] = partition_answer(sent_batch.topic_partition.partition, error)
         return _produce_response(answers)
 
-    def _append(self, client: SimulatedClient, request: ClientRequest, sent_batch: Sent) -> PartitionProduceResponse:
+    def _append(self, client: SimulatedClient, request: ClientRequest, sent_batch: SentBatch) -> PartitionProduceResponse:
         error, offset = self._judge(client, request, sent_batch)
         return partition_answer(sent_batch.topic_partition.partition, error, base_offset=offset)
 
-    def _judge(self, client: SimulatedClient, request: ClientRequest, sent_batch: Sent) -> tuple[ErrorCode, int]:
+    def _judge(self, client: SimulatedClient, request: ClientRequest, sent_batch: SentBatch) -> tuple[ErrorCode, int]:
         where, batch = sent_batch.topic_partition, sent_batch.batch
         message: Any = request.message
         assert batch.transactional

@@ -30,7 +30,7 @@ from spark_kafka_sink.protocol.messages.produce import (
 )
 from spark_kafka_sink.protocol.schema import Message
 from tests.fakes.clock import ManualClock
-from tests.fakes.fake_selector import FakeSelector, Sent
+from tests.fakes.fake_selector import FakeSelector, SentRequest
 from tests.fakes.fake_worker import FakeWorker
 from tests.fakes.network_config import api_versions, metadata, topic
 from tests.network.hostile_answers import answers
@@ -83,7 +83,7 @@ class Network(Accumulation):
         """For good, and rightly: a broker does not know Produce, or says that this producer is fenced."""
         return self.sequencer.fatal_error is not None
 
-    def answer(self, request: Sent) -> Message | None:
+    def answer(self, request: SentRequest) -> Message | None:
         key = ApiKey(request.header.api_key)
         if not self.is_hostile or self.data.draw(st.integers(0, 2)):
             if key == ApiKey.API_VERSIONS:
@@ -103,7 +103,7 @@ class Network(Accumulation):
             self.misled.add(request.node_id)
         return message
 
-    def honest_answer(self, key: ApiKey, request: Sent) -> Message:
+    def honest_answer(self, key: ApiKey, request: SentRequest) -> Message:
         if isinstance(request.message, ProduceRequest):
             return ProduceResponse(
                 responses=tuple(

@@ -26,7 +26,7 @@ from spark_kafka_sink.protocol.messages.produce import ProduceResponse
 from spark_kafka_sink.protocol.schema import Message
 from tests.fakes.clock import ManualClock
 from tests.fakes.fake_broker import FakeBroker
-from tests.fakes.fake_selector import Sent
+from tests.fakes.fake_selector import SentRequest
 from tests.network.network_client.harness import PRODUCE, Net
 from tests.producer.harness import TOPIC, Stage
 from tests.producer.producers import producer_of
@@ -84,7 +84,7 @@ def test_a_node_that_is_sent_nothing_is_no_request() -> None:
 def test_sizes_are_those_of_encoded_records_and_of_batches_on_the_wire() -> None:
     stage = Stage(leaders={TOPIC: (0, 0)})
     stage.send(b"a" * 10, b"b" * 1000, b"c" * 100, partition=[0, 0, 1])
-    sizes = [batch.size_bytes for batch in stage.sent]
+    sizes = [batch.size_bytes for batch in stage.sent_batches]
     assert read(stage, "batch-size-max", "batch-size-avg") == [max(sizes), sum(sizes) / 2]
     assert read(stage, "byte-total", "uncompressed-byte-total") == [sum(sizes), sum(sizes) - 2 * BATCH_HEADER]
     assert read(stage, "record-size-avg") == [(sum(sizes) - 2 * BATCH_HEADER) / 3]
@@ -95,7 +95,7 @@ def test_sizes_are_those_of_encoded_records_and_of_batches_on_the_wire() -> None
 def test_the_compression_rate_is_what_is_left() -> None:
     stage = Stage(compression_type="lz4", batch_size=100_000)
     stage.send(b"a" * 10_000, b"a" * 10_000)
-    (batch,) = stage.sent
+    (batch,) = stage.sent_batches
     (rate, in_all) = read(stage, "compression-rate-avg", "compression-rate-total")
     assert rate == in_all == pytest.approx((batch.size_bytes - BATCH_HEADER) / 20_018, rel=0.001)
     assert stage.metrics.topic_snapshots()[TOPIC]["compression-rate"] == rate
@@ -244,7 +244,7 @@ def test_throttle_times_are_of_every_response() -> None:
     metrics = net.client._metrics
     answer = net.answer
 
-    def throttled(request: Sent) -> Message | None:
+    def throttled(request: SentRequest) -> Message | None:
         response = answer(request)
         return dataclasses.replace(response, throttle_time_ms=400) if isinstance(response, ApiVersionsResponse) else response
 

@@ -21,7 +21,7 @@ from spark_kafka_sink.protocol.messages.produce import ProduceRequest
 from spark_kafka_sink.protocol.messages.sasl_handshake import SaslHandshakeRequest, SaslHandshakeResponse
 from spark_kafka_sink.protocol.schema import Message
 from tests.fakes.clock import ManualClock
-from tests.fakes.fake_selector import FakeSelector, Sent
+from tests.fakes.fake_selector import FakeSelector, SentRequest
 from tests.fakes.fake_worker import FakeWorker
 from tests.fakes.network_config import api_versions, metadata, network_config, topic
 
@@ -58,7 +58,7 @@ class Net:
     def resolve(self, host: str, port: int) -> Sequence[Address]:
         return self.names(host, port)
 
-    def answer(self, request: Sent) -> Message | None:
+    def answer(self, request: SentRequest) -> Message | None:
         if isinstance(request.message, ApiVersionsRequest):
             return api_versions(self.ranges)
         if isinstance(request.message, MetadataRequest):
@@ -86,7 +86,7 @@ class Net:
         values: dict[str, Any] = {"expect_response": True, "request_timeout_ms": 1000, "callback": self.responses.append}
         return ClientRequest(node_id, message, self.clock.now_ms(), **(values | fields))
 
-    def send(self, node_id: int = 0, message: Any = INIT, **fields: Any) -> Sent:
+    def send(self, node_id: int = 0, message: Any = INIT, **fields: Any) -> SentRequest:
         self.client.send(self.request(node_id, message, **fields), self.clock.now_ms())
         return self.selector.sent_requests[-1]
 

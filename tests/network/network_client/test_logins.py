@@ -27,7 +27,7 @@ from spark_kafka_sink.protocol.messages.sasl_authenticate import SaslAuthenticat
 from spark_kafka_sink.protocol.messages.sasl_handshake import SaslHandshakeRequest, SaslHandshakeResponse
 from spark_kafka_sink.protocol.schema import Message
 from tests.fakes.clock import ManualClock
-from tests.fakes.fake_selector import FakeSelector, Sent
+from tests.fakes.fake_selector import FakeSelector, SentRequest
 from tests.fakes.fake_worker import FakeWorker
 from tests.fakes.network_config import api_versions, metadata, network_config, topic
 from tests.fakes.sasl_server import Refused, SaslServer
@@ -70,7 +70,7 @@ class SaslNet:
         self.answers_logins = True
         self.selector.answer = self.answer
 
-    def answer(self, request: Sent) -> Message | None:
+    def answer(self, request: SentRequest) -> Message | None:
         message = request.message
         if isinstance(message, ApiVersionsRequest):
             return api_versions()
@@ -105,7 +105,7 @@ class SaslNet:
             self.poll()
         raise AssertionError(f"{node_ids} are not ready")
 
-    def send(self, node_id: int = 0, **fields: Any) -> Sent:
+    def send(self, node_id: int = 0, **fields: Any) -> SentRequest:
         values: dict[str, Any] = {"expect_response": True, "request_timeout_ms": 10_000}
         self.client.send(ClientRequest(node_id, INIT, self.clock.now_ms(), **(values | fields)), self.clock.now_ms())
         return self.selector.sent_requests[-1]
@@ -113,7 +113,7 @@ class SaslNet:
     def logins(self, node_id: int) -> int:
         return len([request for request in self.selector.sent_of(ApiKey.SASL_HANDSHAKE) if request.node_id == node_id])
 
-    def answer_login(self, request: Sent) -> None:
+    def answer_login(self, request: SentRequest) -> None:
         """Late."""
         self.answers_logins = True
         answer = self.answer(request)

@@ -11,7 +11,7 @@ from spark_kafka_sink.errors import (
 )
 from spark_kafka_sink.protocol.messages.metadata import MetadataRequest
 from spark_kafka_sink.protocol.schema import Message
-from tests.fakes.fake_selector import Sent
+from tests.fakes.fake_selector import SentRequest
 from tests.fakes.network_config import metadata, topic
 from tests.network.network_client.harness import Net
 
@@ -86,7 +86,7 @@ def test_metadata_of_another_cluster_are_not_believed_and_bootstrap_is_asked(net
     net.connect(0, 1)
     node_ids: list[int] = []
 
-    def answer(request: Sent) -> Message | None:
+    def answer(request: SentRequest) -> Message | None:
         if not isinstance(request.message, MetadataRequest):
             return net.answer(request)
         node_ids.append(request.node_id)

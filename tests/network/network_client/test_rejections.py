@@ -18,7 +18,7 @@ from spark_kafka_sink.protocol.messages.api_versions import ApiVersionsRequest, 
 from spark_kafka_sink.protocol.messages.metadata import MetadataRequest
 from spark_kafka_sink.protocol.messages.sasl_handshake import SaslHandshakeResponse
 from spark_kafka_sink.protocol.schema import Message
-from tests.fakes.fake_selector import Sent
+from tests.fakes.fake_selector import SentRequest
 from tests.network.network_client.harness import INIT_RESPONSE, Net
 
 
@@ -209,7 +209,7 @@ def test_a_cluster_that_demands_a_login_raises_for_whoever_waits(net: Net) -> No
     net.logins = SaslHandshakeResponse(error_code=Errors.UNSUPPORTED_SASL_MECHANISM.number, mechanisms=("PLAIN",))
     net.cluster = None
 
-    def hang_up(request: Sent) -> Message | None:
+    def hang_up(request: SentRequest) -> Message | None:
         if isinstance(request.message, MetadataRequest):
             net.selector.lose(request.node_id)
         return net.answer(request)

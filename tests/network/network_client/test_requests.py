@@ -28,7 +28,7 @@ from spark_kafka_sink.protocol.messages.init_producer_id import InitProducerIdRe
 from spark_kafka_sink.protocol.messages.metadata import MetadataRequest
 from spark_kafka_sink.protocol.messages.produce import ProduceRequest, ProduceResponse
 from spark_kafka_sink.protocol.schema import Message
-from tests.fakes.fake_selector import Sent
+from tests.fakes.fake_selector import SentRequest
 from tests.fakes.network_config import api_versions, metadata, topic
 from tests.network.network_client.harness import INIT_RESPONSE, PRODUCE, Net
 from tests.producer.interrupting import MemoryErrors, places_of
@@ -212,7 +212,7 @@ def net_of_three() -> Net:
     return net
 
 
-def fail_on_metadata(net: Net, monkeypatch: pytest.MonkeyPatch) -> Sent:
+def fail_on_metadata(net: Net, monkeypatch: pytest.MonkeyPatch) -> SentRequest:
     """A bug: the next answer with metadata makes poll raise. Returns the request that waits for it, on a node that is idle."""
 
     def fail(*_: object, **__: object) -> None:
@@ -465,7 +465,7 @@ def test_a_broker_too_old_for_our_metadata_is_a_fatal_error(net: Net) -> None:
 
 
 def test_a_broker_that_refuses_our_api_versions_is_asked_in_version_0(net: Net) -> None:
-    def answer(request: Sent) -> Message | None:
+    def answer(request: SentRequest) -> Message | None:
         if isinstance(request.message, ApiVersionsRequest) and request.header.api_version > 0:
             return ApiVersionsResponse(error_code=35)
         return net.answer(request)

@@ -9,12 +9,12 @@ from tests.producer.harness import Stage
 
 def values(stage: Stage) -> list[list[bytes | None]]:
     """What was sent, batch by batch."""
-    return [sent_batch.values for sent_batch in stage.sent]
+    return [sent_batch.values for sent_batch in stage.sent_batches]
 
 
 def identities(stage: Stage) -> list[tuple[int, int, int]]:
     """(producer id, epoch, base sequence) of each batch sent."""
-    return [sent_batch.identity for sent_batch in stage.sent]
+    return [sent_batch.identity for sent_batch in stage.sent_batches]
 
 
 def idempotent(**options: object) -> Stage:

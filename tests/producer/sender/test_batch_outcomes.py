@@ -49,10 +49,10 @@ def test_a_retriable_error_is_retried_after_back_off_with_the_same_bytes(error: 
     delivery = stage.send(b"a", b"b")
     stage.reject(error)
     stage.run()
-    assert len(stage.sent) == 1  # backing off
+    assert len(stage.sent_batches) == 1  # backing off
     stage.back_off()
     stage.run()
-    assert [sent_batch.batch for sent_batch in stage.sent] == [stage.sent[0].batch] * 2
+    assert [sent_batch.batch for sent_batch in stage.sent_batches] == [stage.sent_batches[0].batch] * 2
     stage.succeed(base_offset=4)
     assert delivery.result(0).acknowledged == 2
     assert stage.metrics.retries.total == 2
@@ -112,7 +112,7 @@ def test_retries_run_out() -> None:
         stage.disconnect()
         stage.back_off()
         stage.run()
-    assert len(stage.sent) == 2
+    assert len(stage.sent_batches) == 2
     assert isinstance(delivery.error, KafkaError)
     assert str(delivery.error).startswith("[KAFKA_NETWORK_EXCEPTION]")
     assert "attempt 2, retries=1" in str(delivery.error)
@@ -207,8 +207,8 @@ def test_a_batch_that_the_broker_finds_too_large_is_sent_in_smaller_ones(is_idem
     assert stage.is_whole
     stage.send(b"next")
     if is_idempotent:
-        assert [sent_batch.batch.base_sequence for sent_batch in stage.sent] == [1, 1, 3, 5]
-        assert {sent_batch.batch.producer_epoch for sent_batch in stage.sent} == {0}
+        assert [sent_batch.batch.base_sequence for sent_batch in stage.sent_batches] == [1, 1, 3, 5]
+        assert {sent_batch.batch.producer_epoch for sent_batch in stage.sent_batches} == {0}
 
 
 def test_a_split_does_not_use_up_a_retry() -> None:
@@ -245,7 +245,7 @@ def test_batches_behind_a_split_one_wait_for_its_smaller_ones() -> None:
         stage.run()
         assert len(stage.in_flight) == 1
         stage.succeed(row)
-    assert [(sent_batch.values, sent_batch.batch.base_sequence) for sent_batch in stage.sent[2:]] == [
+    assert [(sent_batch.values, sent_batch.batch.base_sequence) for sent_batch in stage.sent_batches[2:]] == [
         ([b"1"], 1),
         ([b"2"], 2),
         ([b"3"], 3),
@@ -265,8 +265,8 @@ def test_smaller_batches_that_expire_unsent_leave_a_gap_that_a_new_epoch_closes(
     stage.clock.advance(1000)
     stage.run(2)
     stage.send(b"3")
-    assert stage.sent[-1].values == [b"3"]
-    assert stage.sent[-1].identity == (PRODUCER_ID, 1, 0)
+    assert stage.sent_batches[-1].values == [b"3"]
+    assert stage.sent_batches[-1].identity == (PRODUCER_ID, 1, 0)
 
 
 # FATAL ERRORS
@@ -284,7 +284,7 @@ def test_a_fatal_answer_fails_everything_queued_and_in_flight(error: ErrorCode) 
     assert stage.idempotent_sequencer.fatal_error is deliveries[2].error
     stage.succeed(request=second, partition=1)  # too late for its rows, in time for its memory
     assert stage.is_whole
-    assert len(stage.sent) == 2
+    assert len(stage.sent_batches) == 2
 
 
 @pytest.mark.parametrize("idempotence", [False, True])
@@ -300,7 +300,7 @@ def test_another_cluster_behind_bootstrap_fails_everything_queued_and_in_flight(
     stage.reject(Errors.NETWORK_EXCEPTION)
     stage.back_off()
     stage.run(2)
-    assert len(stage.sent) == 1
+    assert len(stage.sent_batches) == 1
     assert stage.is_whole
 
 
@@ -321,7 +321,7 @@ def test_a_batch_in_flight_when_the_producer_becomes_fatal_is_not_retried() -> N
     stage.reject(Errors.NOT_LEADER_OR_FOLLOWER, request=second, partition=1)
     stage.back_off()
     stage.run(3)
-    assert len(stage.sent) == 2
+    assert len(stage.sent_batches) == 2
     assert stage.is_whole
 
 

@@ -62,7 +62,7 @@ def test_the_late_answer_of_an_expired_batch_frees_its_memory_and_nothing_else(e
         stage.succeed()
     stage.back_off()
     stage.run(2)
-    assert len(stage.sent) == 1  # never retried
+    assert len(stage.sent_batches) == 1  # never retried
     assert delivery.error is error
     assert (delivery.acknowledged, delivery.failed) == (0, 1)
     assert stage.is_whole
@@ -76,7 +76,7 @@ def test_an_expired_batch_is_not_split_when_the_broker_finds_it_too_large() -> N
     stage.reject(Errors.MESSAGE_TOO_LARGE)
     stage.back_off()
     stage.run(2)
-    assert len(stage.sent) == 1
+    assert len(stage.sent_batches) == 1
     assert delivery.failed == 2
     assert stage.is_whole
 
@@ -100,7 +100,7 @@ def test_a_retriable_answer_after_the_delivery_timeout_is_final() -> None:
     assert delivery.failed == 1
     stage.back_off()
     stage.run(2)
-    assert len(stage.sent) == 1
+    assert len(stage.sent_batches) == 1
     assert stage.is_whole
 
 
@@ -161,7 +161,7 @@ def test_a_queued_batch_expires_without_ever_having_been_sent_and_says_why() -> 
     stage.clock.advance(1000)
     stage.run()
     assert "Connection refused" in str(delivery.error)
-    assert stage.sent == []
+    assert stage.sent_batches == []
     assert stage.is_whole
 
 
@@ -193,7 +193,7 @@ def test_a_batch_that_expires_when_its_node_becomes_ready_leaves_nothing_behind(
     assert late.failed == 1
     assert stage.is_whole
     stage.send(b"next")
-    assert stage.sent[-1].values == [b"next"]
+    assert stage.sent_batches[-1].values == [b"next"]
 
 
 def test_rows_may_be_written_while_others_expire() -> None:

@@ -87,7 +87,7 @@ def test_numbers_of_rows_that_were_sent_before_a_refusal_are_not_taken_for_writt
     stage = idempotent()
     stage.introduce()
     delivery = stage.send(b"a")
-    assert stage.sent[-1].identity == (PRODUCER_ID, 0, 1)
+    assert stage.sent_batches[-1].identity == (PRODUCER_ID, 0, 1)
     stage.client.fail_authentication(0, REFUSED)
     stage.run()  # the request is lost, and its batch queued again
     stage.back_off()
@@ -95,8 +95,8 @@ def test_numbers_of_rows_that_were_sent_before_a_refusal_are_not_taken_for_writt
     assert delivery.error is REFUSED
     stage.client.node(0).backing_off_until_ms = 0
     stage.send(b"b")
-    stage.run_until(lambda: len(stage.sent) == 2)
-    assert stage.sent[-1].identity == (PRODUCER_ID, 1, 0)  # in a new epoch: a broker that never saw 1 would not take 2
+    stage.run_until(lambda: len(stage.sent_batches) == 2)
+    assert stage.sent_batches[-1].identity == (PRODUCER_ID, 1, 0)  # in a new epoch: a broker that never saw 1 would not take 2
 
 
 def test_rows_without_a_leader_fail_when_every_broker_refuses_us() -> None:

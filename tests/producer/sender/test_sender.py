@@ -69,7 +69,7 @@ def test_a_node_that_is_not_ready_gets_nothing_and_decides_how_long_to_sleep() -
     stage = Stage()
     stage.client.delay_ready(0, 20)
     stage.send(b"a")
-    assert stage.sent == []
+    assert stage.sent_batches == []
     assert stage.client.poll_timeouts_ms[-1] == 20
     stage.clock.advance(20)
     stage.run()
@@ -97,7 +97,7 @@ def test_no_more_requests_than_allowed_are_in_flight_to_a_node() -> None:
     stage.succeed()
     stage.run()
     assert len(stage.in_flight) == 3
-    assert len(stage.sent) == 4
+    assert len(stage.sent_batches) == 4
 
 
 def test_large_batches_share_a_request_unless_the_user_limits_its_size() -> None:
@@ -323,10 +323,10 @@ def test_a_batch_that_waits_for_the_answer_to_another_does_not_wake_the_sender(l
     stage.append(b"3", partition=1)  # another partition is not held up
     stage.clock.advance(linger_ms)
     stage.run()
-    assert [sent_batch.values for sent_batch in stage.sent][-1] == [b"3"]
+    assert [sent_batch.values for sent_batch in stage.sent_batches][-1] == [b"3"]
     stage.succeed(request=stage.in_flight[0])  # which ends the poll
     stage.run()
-    assert [sent_batch.values for sent_batch in stage.sent][-1] == [b"2"]
+    assert [sent_batch.values for sent_batch in stage.sent_batches][-1] == [b"2"]
     stage.succeed(1, request=stage.in_flight[-1])
     assert second.acknowledged == 1
 

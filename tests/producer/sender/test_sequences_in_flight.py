@@ -26,13 +26,15 @@ def test_sequences_count_records_per_partition() -> None:
     stage.send(b"c", partition=1)
     stage.send(b"d", b"e", b"f", partition=0)
     stage.send(b"g", partition=0)
-    assert [(sent_batch.topic_partition.partition, sent_batch.batch.base_sequence) for sent_batch in stage.sent] == [
+    assert [(sent_batch.topic_partition.partition, sent_batch.batch.base_sequence) for sent_batch in stage.sent_batches] == [
         (0, 1),
         (1, 1),
         (0, 3),
         (0, 6),
     ]
-    assert {(sent_batch.batch.producer_id, sent_batch.batch.producer_epoch) for sent_batch in stage.sent} == {(PRODUCER_ID, 0)}
+    assert {(sent_batch.batch.producer_id, sent_batch.batch.producer_epoch) for sent_batch in stage.sent_batches} == {
+        (PRODUCER_ID, 0)
+    }
 
 
 def test_without_idempotence_batches_carry_no_identity() -> None:
@@ -70,8 +72,8 @@ def test_after_a_failure_batches_in_flight_are_retried_one_at_a_time_and_in_orde
     stage.succeed(0)
     for row in (1, 2):
         stage.run()
-        assert stage.sent[-1].values == [b"%d" % row]
-        assert stage.sent[-1].batch.base_sequence == 1 + row
+        assert stage.sent_batches[-1].values == [b"%d" % row]
+        assert stage.sent_batches[-1].batch.base_sequence == 1 + row
         if row == 1:
             stage.succeed(row)
     stage.run()  # with the last retry in flight, new batches may go again
@@ -93,9 +95,9 @@ def test_whatever_the_order_of_the_answers_batches_are_retried_in_sequence_order
     for row in range(3):
         stage.back_off()
         stage.run(2)
-        assert stage.sent[-1].identity == (PRODUCER_ID, 0, 1 + row)
+        assert stage.sent_batches[-1].identity == (PRODUCER_ID, 0, 1 + row)
         stage.succeed(row)
-    assert len(stage.sent) == 6
+    assert len(stage.sent_batches) == 6
 
 
 def test_a_later_batch_may_succeed_while_an_earlier_one_is_retried() -> None:
@@ -109,7 +111,7 @@ def test_a_later_batch_may_succeed_while_an_earlier_one_is_retried() -> None:
     assert stage.idempotent_sequencer.sequences[tp()].last_acked_sequence == 2
     stage.back_off()
     stage.run()
-    assert stage.sent[-1].identity == (PRODUCER_ID, 0, 1)
+    assert stage.sent_batches[-1].identity == (PRODUCER_ID, 0, 1)
     stage.reject(Errors.DUPLICATE_SEQUENCE_NUMBER)
     assert first.result(0).offsets[tp()].first == -1
     assert stage.idempotent_sequencer.sequences[tp()].last_acked_sequence == 2  # does not go back
@@ -132,7 +134,7 @@ def test_a_batch_behind_the_last_acknowledged_one_still_is_the_first_in_flight()
     for expected in (b"1", b"3"):
         stage.back_off()
         stage.run(2)
-        assert stage.sent[-1].values == [expected]
+        assert stage.sent_batches[-1].values == [expected]
         stage.succeed()
     assert stage.is_whole
 
@@ -148,7 +150,7 @@ def test_a_duplicate_is_a_success_whose_offset_is_unknown() -> None:
     assert delivery.result(0).acknowledged == 2
     assert delivery.offsets[tp()] == OffsetRange(-1, -1, 2, delivery.offsets[tp()].bytes)
     stage.send(b"c")
-    assert stage.sent[-1].batch.base_sequence == 2
+    assert stage.sent_batches[-1].batch.base_sequence == 2
 
 
 def test_answers_that_come_out_of_order_acknowledge_the_right_rows() -> None:
@@ -161,10 +163,10 @@ def test_answers_that_come_out_of_order_acknowledge_the_right_rows() -> None:
     stage.reject(Errors.NOT_LEADER_OR_FOLLOWER, request=requests[0])
     stage.back_off()
     stage.run()
-    assert stage.sent[-1].identity == (PRODUCER_ID, 0, 1)
+    assert stage.sent_batches[-1].identity == (PRODUCER_ID, 0, 1)
     stage.succeed(10)
     stage.run()
-    assert stage.sent[-1].identity == (PRODUCER_ID, 0, 2)
+    assert stage.sent_batches[-1].identity == (PRODUCER_ID, 0, 2)
     stage.succeed(11)
     assert (first.offsets[tp()].first, second.offsets[tp()].first) == (10, 11)
 
@@ -210,12 +212,12 @@ def test_after_a_fatal_failure_of_the_first_batch_those_behind_it_are_numbered_a
     stage.reject(Errors.OUT_OF_ORDER_SEQUENCE_NUMBER, request=requests[1])
     stage.back_off()
     stage.run()
-    assert stage.sent[-1].values == [b"2"]
-    assert stage.sent[-1].identity == (PRODUCER_ID, 1, 0)
+    assert stage.sent_batches[-1].values == [b"2"]
+    assert stage.sent_batches[-1].identity == (PRODUCER_ID, 1, 0)
     stage.succeed(0)
     assert second.acknowledged == 1
     stage.send(b"3")
-    assert stage.sent[-1].identity == (PRODUCER_ID, 1, 1)
+    assert stage.sent_batches[-1].identity == (PRODUCER_ID, 1, 1)
 
 
 def test_an_out_of_order_error_of_the_next_batch_starts_a_new_epoch() -> None:
@@ -243,11 +245,14 @@ def test_a_new_epoch_renumbers_all_in_flight_of_its_partition_in_order() -> None
     for row in (1, 2, 3):
         stage.back_off()
         stage.run(2)
-        assert (stage.sent[-1].values[0], stage.sent[-1].identity) == (b"%d" % row, (PRODUCER_ID, 1, 2 * (row - 1)))
+        assert (stage.sent_batches[-1].values[0], stage.sent_batches[-1].identity) == (
+            b"%d" % row,
+            (PRODUCER_ID, 1, 2 * (row - 1)),
+        )
         stage.succeed()
     stage.send(b"4")
-    assert stage.sent[-1].identity == (PRODUCER_ID, 1, 6)
-    assert len(stage.sent) == 8
+    assert stage.sent_batches[-1].identity == (PRODUCER_ID, 1, 6)
+    assert len(stage.sent_batches) == 8
 
 
 def test_other_partitions_keep_the_old_epoch_until_nothing_of_theirs_is_in_flight() -> None:
@@ -260,16 +265,16 @@ def test_other_partitions_keep_the_old_epoch_until_nothing_of_theirs_is_in_fligh
     stage.reject(Errors.OUT_OF_ORDER_SEQUENCE_NUMBER, request=stage.in_flight[1])
     stage.back_off()
     stage.run()
-    assert stage.sent[-1].identity == (PRODUCER_ID, 1, 0)
+    assert stage.sent_batches[-1].identity == (PRODUCER_ID, 1, 0)
     stage.send(b"waits", partition=1)
-    assert stage.sent[-1].values == [b"b"]  # an epoch's first batch must not overtake the old epoch's last
+    assert stage.sent_batches[-1].values == [b"b"]  # an epoch's first batch must not overtake the old epoch's last
     stage.reject(Errors.NOT_LEADER_OR_FOLLOWER, request=healthy, partition=1)
     stage.back_off()
     stage.run()
-    assert (stage.sent[-1].values, stage.sent[-1].identity) == ([b"healthy"], (PRODUCER_ID, 0, 0))
+    assert (stage.sent_batches[-1].values, stage.sent_batches[-1].identity) == ([b"healthy"], (PRODUCER_ID, 0, 0))
     stage.succeed(partition=1, request=stage.in_flight[-1])
     stage.run()
-    assert (stage.sent[-1].values, stage.sent[-1].identity) == ([b"waits"], (PRODUCER_ID, 1, 0))
+    assert (stage.sent_batches[-1].values, stage.sent_batches[-1].identity) == ([b"waits"], (PRODUCER_ID, 1, 0))
 
 
 def test_after_the_last_epoch_comes_a_new_producer_id() -> None:
@@ -282,10 +287,10 @@ def test_after_the_last_epoch_comes_a_new_producer_id() -> None:
     stage.back_off()
     stage.run()
     assert stage.idempotent_sequencer.state is SequencerState.INITIALIZING
-    assert len(stage.sent) == 2  # nothing is sent without an id
+    assert len(stage.sent_batches) == 2  # nothing is sent without an id
     stage.client.respond(InitProducerIdResponse(producer_id=9, producer_epoch=0))
     stage.run(2)
-    assert stage.sent[-1].identity == (9, 0, 0)
+    assert stage.sent_batches[-1].identity == (9, 0, 0)
     stage.succeed()
     assert delivery.acknowledged == 1
 
@@ -306,7 +311,7 @@ def test_a_batch_of_the_old_producer_id_is_retried_under_it() -> None:
     stage.reject(Errors.NOT_LEADER_OR_FOLLOWER, request=of_c, partition=1)
     stage.back_off()
     stage.run(2)
-    assert {(sent_batch.values[0], sent_batch.identity) for sent_batch in stage.sent[3:]} == {
+    assert {(sent_batch.values[0], sent_batch.identity) for sent_batch in stage.sent_batches[3:]} == {
         (b"b", (9, 0, 0)),
         (b"c", (8, MAX_EPOCH, 0)),
     }
@@ -326,7 +331,7 @@ def test_queued_rows_are_sent_after_a_new_producer_id() -> None:
     stage.run()
     stage.client.respond(InitProducerIdResponse(producer_id=9, producer_epoch=0))
     stage.run(2)
-    assert (stage.sent[-1].values, stage.sent[-1].identity) == ([b"2"], (9, 0, 0))
+    assert (stage.sent_batches[-1].values, stage.sent_batches[-1].identity) == ([b"2"], (9, 0, 0))
     stage.succeed()
     assert second.acknowledged == 1
     assert stage.is_whole
@@ -396,7 +401,7 @@ def test_batches_behind_a_forgotten_one_follow_it_into_the_new_epoch_in_order() 
     for row, offset in ((2, 1011), (3, 1012)):
         stage.back_off()
         stage.run(2)
-        assert (stage.sent[-1].values, stage.sent[-1].identity) == ([b"%d" % row], (PRODUCER_ID, 1, row - 2))
+        assert (stage.sent_batches[-1].values, stage.sent_batches[-1].identity) == ([b"%d" % row], (PRODUCER_ID, 1, row - 2))
         stage.succeed(offset)
     assert stage.idempotent_sequencer.identity.producer_epoch == 1
 
@@ -450,7 +455,7 @@ def test_an_expired_batch_and_a_rejected_one_behind_it_start_a_new_epoch() -> No
     stage.reject(Errors.OUT_OF_ORDER_SEQUENCE_NUMBER, request=requests[1])
     stage.clock.advance(150)
     stage.run()
-    assert (stage.sent[-1].values, stage.sent[-1].identity) == ([b"2"], (PRODUCER_ID, 1, 0))
+    assert (stage.sent_batches[-1].values, stage.sent_batches[-1].identity) == ([b"2"], (PRODUCER_ID, 1, 0))
     stage.succeed()
     assert second.acknowledged == 1
     assert tp() not in stage.idempotent_sequencer.unresolved_partitions
@@ -464,7 +469,7 @@ def test_when_all_batches_that_were_sent_expire_the_next_one_starts_a_new_epoch(
     stage.run(2)
     assert stage.idempotent_sequencer.identity.producer_epoch == 1
     stage.send(b"2")
-    assert (stage.sent[-1].values, stage.sent[-1].identity) == ([b"2"], (PRODUCER_ID, 1, 0))
+    assert (stage.sent_batches[-1].values, stage.sent_batches[-1].identity) == ([b"2"], (PRODUCER_ID, 1, 0))
 
 
 def test_a_batch_that_expires_in_flight_leaves_a_gap_of_unknown_fate_too() -> None:

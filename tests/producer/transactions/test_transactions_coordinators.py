@@ -317,7 +317,7 @@ def test_rows_of_a_producer_that_is_fenced_fail_and_are_not_sent_again() -> None
     stage.fail_next(ApiKey.ADD_PARTITIONS_TO_TXN, Errors.PRODUCER_FENCED)
     stage.run(5)
     assert isinstance(delivery.error, ProducerFencedError)
-    assert stage.sent == []
+    assert stage.sent_batches == []
 
 
 def test_a_leader_that_says_another_producer_has_taken_over_is_understood(stage: TransactionStage) -> None:

@@ -50,12 +50,12 @@ def reject(stage: TransactionStage, error: ErrorCode, partition: int = 0, **more
 
 def goes_on(stage: TransactionStage) -> None:
     """The next transaction is committed, with sequences that brokers accept."""
-    producer, sequence = stage.sent[-1].identity[:2], stage.sent[-1].identity[2]
+    producer, sequence = stage.sent_batches[-1].identity[:2], stage.sent_batches[-1].identity[2]
     stage.begin()
     stage.write(b"next")
     stage.call(CalledMethod.COMMIT)
     assert stage.ended[-1] == "committed"
-    assert stage.sent[-1].identity[2] == (sequence + 1 if stage.sent[-1].identity[:2] == producer else 0)
+    assert stage.sent_batches[-1].identity[2] == (sequence + 1 if stage.sent_batches[-1].identity[:2] == producer else 0)
 
 
 # WHAT A COMMIT WAITS FOR
@@ -136,7 +136,7 @@ def test_an_abort_drops_rows_that_were_not_sent_and_asks_for_nothing(version: in
     stage.call(CalledMethod.ABORT)
     assert isinstance(delivery.error, TransactionAbortedError)
     assert isinstance(future.exception(0), TransactionAbortedError)
-    assert stage.sent == []
+    assert stage.sent_batches == []
     assert stage.ended == []
     assert stage.is_whole
 
@@ -234,8 +234,8 @@ def test_a_batch_that_was_split_is_committed_whole(version: int) -> None:
     assert stage.ended == []
     stage.acknowledge_all()
     assert (delivery.done(), delivery.error) == (True, None)
-    assert [sent_batch.identity[2] for sent_batch in stage.sent] == [0, 1, 1, 2]
-    assert all(sent_batch.batch.transactional for sent_batch in stage.sent)
+    assert [sent_batch.identity[2] for sent_batch in stage.sent_batches] == [0, 1, 1, 2]
+    assert all(sent_batch.batch.transactional for sent_batch in stage.sent_batches)
     assert stage.settle(commit) is None
     assert stage.is_whole
 
@@ -617,7 +617,7 @@ def test_epochs_used_up_in_a_transaction_bring_a_new_producer_id_with_its_end(ki
     stage.begin()
     stage.write(b"b")
     stage.call(CalledMethod.COMMIT)
-    assert stage.sent[-1].identity[1:] == (0, 0)
+    assert stage.sent_batches[-1].identity[1:] == (0, 0)
 
 
 def test_the_last_epoch_of_all_is_not_used_for_a_transaction(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -656,7 +656,7 @@ def test_epochs_used_up_in_version_1_bring_a_new_producer_id_after_an_error() ->
     assert stage.manager.identity.producer_id != first_id
     stage.write(b"c")
     stage.call(CalledMethod.COMMIT)
-    assert stage.sent[-1].identity[1:] == (0, 0)
+    assert stage.sent_batches[-1].identity[1:] == (0, 0)
 
 
 # VERSIONS

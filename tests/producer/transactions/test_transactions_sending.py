@@ -39,7 +39,7 @@ def reject(stage: TransactionStage, error: ErrorCode, partition: int = 0) -> Non
 
 def first_sequences(stage: TransactionStage) -> list[tuple[int, int]]:
     """(epoch, base sequence) of each batch sent."""
-    return [sent_batch.identity[1:] for sent_batch in stage.sent]
+    return [sent_batch.identity[1:] for sent_batch in stage.sent_batches]
 
 
 # WHEN ROWS ARE SENT AT ALL
@@ -50,7 +50,7 @@ def test_no_row_is_sent_outside_of_a_transaction(version: int, initialized: bool
     stage = TransactionStage(version, initialized=initialized)
     stage.append(b"a")
     stage.run(5)
-    assert stage.sent == []
+    assert stage.sent_batches == []
     assert added(stage) == []
 
 
@@ -77,7 +77,7 @@ def test_after_a_fatal_error_nothing_is_sent_and_all_rows_fail(version: int) -> 
     in_flight, waiting = stage.send(b"b"), stage.append(b"c", partition=1)
     stage.manager.become_fatal(KafkaError("ended"))
     stage.run(3)
-    assert len(stage.sent) == 2
+    assert len(stage.sent_batches) == 2
     for delivery in (in_flight, waiting):
         assert isinstance(delivery.error, FatalProducerError)
     assert not stage.manager.has_open_transaction
@@ -94,10 +94,10 @@ def test_version_1_adds_partitions_before_their_first_batch_and_each_once() -> N
     stage.append(b"b", partition=[1])
     stage.run(3)
     assert added(stage) == [[0, 1]]
-    assert stage.sent == []
+    assert stage.sent_batches == []
     stage.holds.clear()
     stage.run(2)
-    assert sorted(sent_batch.topic_partition.partition for sent_batch in stage.sent) == [0, 1]
+    assert sorted(sent_batch.topic_partition.partition for sent_batch in stage.sent_batches) == [0, 1]
     stage.acknowledge()
     stage.write(b"c")
     stage.write(b"d", partition=1)
@@ -127,7 +127,7 @@ def test_in_version_2_partitions_join_with_their_first_batch() -> None:
     stage.append(b"a", partition=0)
     stage.append(b"b", partition=1)
     stage.run()
-    assert len(stage.sent) == 2
+    assert len(stage.sent_batches) == 2
     assert added(stage) == []
 
 
@@ -143,7 +143,7 @@ def test_a_partition_that_was_not_added_yet_is_not_added_after_an_error() -> Non
     stage.holds.clear()
     stage.run(5)
     assert added(stage) == [[0]]
-    assert stage.sent == []
+    assert stage.sent_batches == []
     for delivery in (first, second):
         assert isinstance(delivery.error, TransactionAbortedError)
 
@@ -334,7 +334,7 @@ def test_a_new_producer_id_begins_with_one_batch_in_flight_again() -> None:
         stage.send(b"c")
         in_flight.append(len(stage.produced()))
         stage.acknowledge_all()
-    assert len({sent_batch.identity[0] for sent_batch in stage.sent}) == 2
+    assert len({sent_batch.identity[0] for sent_batch in stage.sent_batches}) == 2
     assert in_flight == [2, 1]
 
 
