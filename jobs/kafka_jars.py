@@ -124,11 +124,11 @@ def check_jars(directory: Path, name: str) -> None:
     if not listed_checksums:
         return
     checksums = {jar.name: hashlib.sha256(jar.read_bytes()).hexdigest() for jar in directory.iterdir()}
-    wrong = sorted(jar for jar in {*checksums, *listed_checksums} if checksums.get(jar) != listed_checksums.get(jar))
-    if wrong:
+    wrong_jars = sorted(jar for jar in {*checksums, *listed_checksums} if checksums.get(jar) != listed_checksums.get(jar))
+    if wrong_jars:
         raise ToolError(
-            f"{directory} does not hold the jars that {CHECKSUMS.name} lists ({len(wrong)} differ, such as {wrong[0]}), and is"
-            " not used: delete it to have them fetched again, and find out who changed them."
+            f"{directory} does not hold the jars that {CHECKSUMS.name} lists ({len(wrong_jars)} differ, such as {wrong_jars[0]}),"
+            " and is not used: delete it to have them fetched again, and find out who changed them."
         )
 
 

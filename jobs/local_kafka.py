@@ -178,9 +178,9 @@ class LocalKafka:
         require_free_space(self.work_dir)
         lock = file_lock(self.work_dir / LOCK_FILE, timeout_s * 2, "another start is under way")
         with _file_errors_in_a_sentence(self.work_dir), lock:
-            earlier = LocalKafka.load(self.work_dir)
-            if earlier is not None and earlier.running():
-                place = f"{self.work_dir} at {earlier.bootstrap_servers}"
+            earlier_cluster = LocalKafka.load(self.work_dir)
+            if earlier_cluster is not None and earlier_cluster.running():
+                place = f"{self.work_dir} at {earlier_cluster.bootstrap_servers}"
                 raise ToolError(f"A broker already runs in {place}: stop it, or choose another directory.")
             self._assign_ports()
             self.jars = fetch_kafka(self.version, progress)

@@ -17,7 +17,7 @@ Code in `finally` may wake others earlier, but nothing depends on it. Tests rais
 
 CPython takes a plain lock in `with` without a gap, except in 3.14 (python/cpython#148874, mended in 3.15.0): there an interrupt
 can come before the block begins, and leave the lock locked. The rule is not for Sender threads: an exception like SystemExit
-ends them (producer/sender/failures.py).
+ends them (producer/sender/sender_failures.py).
 """
 
 from __future__ import annotations

@@ -78,7 +78,7 @@ def check_markers(
     }
     in_kafka = f"version {version} is in Kafka already for the Spark partitions {printable_list(unseen_markers)}"
     _check_later(version, reports_by_partition, markers, keeps_first=keeps_first)
-    if any(marker != (version, _content_of(reports_by_partition.get(key))) for key, marker in comparable_markers.items()):
+    if comparable_markers != {key: (version, _content_of(reports_by_partition.get(key))) for key in comparable_markers}:
         raise ReplayError(
             f"{in_kafka}, written by an earlier run; this one has {len(reports)} partitions, and its tasks had not seen that."
             " Nothing of this run is committed. Run the write again with as many partitions and the same rows in each"

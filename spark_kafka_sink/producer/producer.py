@@ -303,29 +303,29 @@ class KafkaProducer(TransactionalMethods):
         topic = record.topic
         key = record.key
         value = record.value
-        size = LONE_RECORD_OVERHEAD_BYTES
+        size_bytes = LONE_RECORD_OVERHEAD_BYTES
         if key is not None:
             if type(key) is not bytes or self._must_convert_keys:
                 key = serialize(self._serialize_key, key, "key")
-            size += len(key or b"")
+            size_bytes += len(key or b"")
         if value is not None:
             if type(value) is not bytes or self._must_convert_values:
                 value = serialize(self._serialize_value, value, "value")
-            size += len(value or b"")
+            size_bytes += len(value or b"")
         if record.partition is not None or record.headers or record.timestamp is not None or self._record_partitioner is not None:
             details = checked_details(record)
-            size += max_headers_bytes(details.headers)
+            size_bytes += max_headers_bytes(details.headers)
         else:
             bundle = self._bundles.get(topic)
-            if bundle is not None and size <= self._largest_record:
-                future = bundle.add(key, value, callback, size)
+            if bundle is not None and size_bytes <= self._largest_record:
+                future = bundle.add(key, value, callback, size_bytes)
                 if future is not None:
                     if bundle.size_bytes >= self._bundle_bytes:
                         self._gatherer.encode_full(topic)
                     return future
             details = None
         self.check_usable()
-        return self._write(self._gather, record, GatheredRecord(key, value, callback, size, details))
+        return self._write(self._gather, record, GatheredRecord(key, value, callback, size_bytes, details))
 
     def _intercept_or_encode(self, record: ProducerRecord, callback: Callback | None) -> RecordFuture | None:
         """Hand the record to interceptors, or send it as Avro. None: `send` goes on, with a record that needs neither."""
@@ -339,13 +339,13 @@ class KafkaProducer(TransactionalMethods):
         details = checked_details(record)
         key, key_bytes = self._form_to_gather(avro, "key", record.topic, record.key, self._serialize_key)
         value, value_bytes = self._form_to_gather(avro, "value", record.topic, record.value, self._serialize_value)
-        size = LONE_RECORD_OVERHEAD_BYTES + max_headers_bytes(details.headers) + key_bytes + value_bytes
-        if size > self._largest_record or self._record_partitioner is not None:  # the bound may be too high; or bytes are needed
+        size_bytes = LONE_RECORD_OVERHEAD_BYTES + max_headers_bytes(details.headers) + key_bytes + value_bytes
+        if size_bytes > self._largest_record or self._record_partitioner is not None:  # a bound may be too high; or bytes are due
             key = avro.encode_object("key", record.topic, key)
             value = avro.encode_object("value", record.topic, value)
             key_bytes, value_bytes = len(key or b""), len(value or b"")
-            size = LONE_RECORD_OVERHEAD_BYTES + max_headers_bytes(details.headers) + key_bytes + value_bytes
-        return self._write(self._gather, record, GatheredRecord(key, value, callback, size, details))
+            size_bytes = LONE_RECORD_OVERHEAD_BYTES + max_headers_bytes(details.headers) + key_bytes + value_bytes
+        return self._write(self._gather, record, GatheredRecord(key, value, callback, size_bytes, details))
 
     def _form_to_gather(
         self, avro: AvroSerializers, part: str, topic: str, payload: Any, serializer: Serializer

@@ -24,8 +24,8 @@ from spark_kafka_sink.producer.idempotence.sequencer import Sequencer
 from spark_kafka_sink.producer.metadata_wait import MetadataWait
 from spark_kafka_sink.producer.plugins.producer_plugins import ProducerPlugins
 from spark_kafka_sink.producer.producer_metrics import ProducerMetrics
-from spark_kafka_sink.producer.sender.failures import SenderFailures
 from spark_kafka_sink.producer.sender.sender import Sender
+from spark_kafka_sink.producer.sender.sender_failures import SenderFailures
 from spark_kafka_sink.producer.sender.sender_parts import SenderParts
 from spark_kafka_sink.producer.single_records.record_gatherer import RecordGatherer
 from spark_kafka_sink.producer.size_limits import SizeLimits

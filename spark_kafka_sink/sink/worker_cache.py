@@ -123,17 +123,17 @@ class WorkerCache(Generic[CacheItemT]):
         """Close producers that have been idle for their time-out, and those that an interrupted task has left behind."""
         now_ms = self._clock.now_ms()
         reason = "it was idle for producerCacheTimeoutMs"
-        self._close_idle(lambda idle: [each for each in idle if each.expires_ms <= now_ms], reason)
+        self._close_idle(lambda entries: [each for each in entries if each.expires_ms <= now_ms], reason)
         with self._lock:
-            left_behind = [each for each in self._entries if each.is_left_behind]
-        for each in left_behind:
+            left_entries = [each for each in self._entries if each.is_left_behind]
+        for each in left_entries:
             logger.debug("= %s closed: its task was interrupted", each.item.client_id)
             each.item.close(timeout_ms=0)
             self._remove(each)
 
     def close(self) -> None:
         """For tests: close all idle producers."""
-        self._close_idle(lambda idle: idle, "the cache was closed")
+        self._close_idle(lambda entries: entries, "the cache was closed")
         with self._lock:
             self._waiters.wake_all_locked()
 
@@ -172,7 +172,7 @@ class WorkerCache(Generic[CacheItemT]):
             self._waiters.wake_all_locked()  # this one may expire before the others
             entry.expires_ms, entry.rest_number = expires_ms, next(self._rest_numbers)
             entry.liveness_lock = None
-        self._close_idle(lambda idle: idle[:-MAX_IDLE_COUNT], f"{MAX_IDLE_COUNT} other producers were used more recently")
+        self._close_idle(lambda entries: entries[:-MAX_IDLE_COUNT], f"{MAX_IDLE_COUNT} other producers were used more recently")
         with self._lock:
             if self._reaper is None or not self._reaper.is_alive():
                 # A daemon thread, so that no interpreter waits for it. It ends when no producer is idle.
@@ -195,11 +195,11 @@ class WorkerCache(Generic[CacheItemT]):
         while True:
             self.close_expired()
             with self._lock:
-                idle = self._idle_locked()
-                if not idle:
+                idle_entries = self._idle_locked()
+                if not idle_entries:
                     self._reaper = None
                     return
-                delay_ms = min(each.expires_ms for each in idle) - self._clock.now_ms()
+                delay_ms = min(each.expires_ms for each in idle_entries) - self._clock.now_ms()
                 waiter = self._waiters.add_locked()
             if delay_ms > 0:
                 self._clock.wait(waiter, delay_ms)

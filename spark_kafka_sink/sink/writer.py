@@ -138,6 +138,7 @@ class _KafkaWriter:
     # On the driver. Spark hands over what write() has returned; for a stream with its batch, which the messages name too.
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int | None = None) -> None:  # noqa: ARG002
+        """Check that no task's message is missing, commit the transactions of an exactly-once write, and report. May raise."""
         freeze_loaded_modules()
         started_s, options = time.monotonic(), self.plan.options
         task_messages = commit_report.require_all(messages)  # type: ignore[arg-type]
@@ -150,6 +151,7 @@ class _KafkaWriter:
         commit_report.report_commit(task_messages, options.report_path, options.on_commit, version, elapsed_s(started_s))
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int | None = None) -> None:  # noqa: ARG002
+        """Log what was written all the same; for an exactly-once write, record that it was aborted, and fence its tasks."""
         if not self.plan.options.is_exactly_once:
             commit_report.log_abort(messages)  # type: ignore[arg-type]
             return

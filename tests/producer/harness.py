@@ -32,8 +32,8 @@ from spark_kafka_sink.producer.idempotence.sequencer import Sequencer
 from spark_kafka_sink.producer.producer_metrics import ProducerMetrics
 from spark_kafka_sink.producer.producer_parts import sequencer_of
 from spark_kafka_sink.producer.producer_record import LONE_RECORD_OVERHEAD_BYTES, RecordDetails
-from spark_kafka_sink.producer.sender.failures import SenderFailures
 from spark_kafka_sink.producer.sender.sender import Sender
+from spark_kafka_sink.producer.sender.sender_failures import SenderFailures
 from spark_kafka_sink.producer.sender.sender_parts import SenderParts
 from spark_kafka_sink.producer.single_records.record_bundle import GatheredRecord, RecordBundle, RecordFuture
 from spark_kafka_sink.producer.single_records.record_gatherer import RecordGatherer

@@ -17,8 +17,8 @@ from spark_kafka_sink.network.network_client import NetworkClient
 from spark_kafka_sink.network.transport import Address
 from spark_kafka_sink.producer.producer_metrics import ProducerMetrics
 from spark_kafka_sink.producer.producer_parts import sequencer_of
-from spark_kafka_sink.producer.sender.failures import SenderFailures
 from spark_kafka_sink.producer.sender.sender import MAX_SLEEP_MS, Sender
+from spark_kafka_sink.producer.sender.sender_failures import SenderFailures
 from spark_kafka_sink.producer.sender.sender_parts import SenderParts
 from spark_kafka_sink.protocol.api_keys import ApiKey
 from spark_kafka_sink.protocol.messages.init_producer_id import InitProducerIdResponse

@@ -108,16 +108,16 @@ class RefreshWindow(NamedTuple):
             config.sasl_login_refresh_buffer_seconds * 1000,
         )
 
-    def refresh_at_ms(self, token: OAuthBearerToken, now_ms: int, random: Random) -> int:
-        """When to renew a token fetched at `now_ms`, in wall time; as in Kafka's ExpiringCredentialRefreshingLogin."""
+    def refresh_at_ms(self, token: OAuthBearerToken, wall_ms: int, random: Random) -> int:
+        """When to renew a token fetched at `wall_ms`, in wall time; as in Kafka's ExpiringCredentialRefreshingLogin."""
         if token.lifetime_ms is None:
-            return now_ms
+            return wall_ms
         share = self.factor + self.jitter * random.random()
-        if now_ms + self.min_period_ms + self.buffer_ms > token.lifetime_ms:  # the lifetime is too short for both limits
-            return now_ms + int((token.lifetime_ms - now_ms) * share)
-        start_ms = now_ms if token.start_time_ms is None else token.start_time_ms
+        if wall_ms + self.min_period_ms + self.buffer_ms > token.lifetime_ms:  # the lifetime is too short for both limits
+            return wall_ms + int((token.lifetime_ms - wall_ms) * share)
+        start_ms = wall_ms if token.start_time_ms is None else token.start_time_ms
         proposed_ms = start_ms + int((token.lifetime_ms - start_ms) * share)
-        return max(min(proposed_ms, token.lifetime_ms - self.buffer_ms), now_ms + self.min_period_ms)
+        return max(min(proposed_ms, token.lifetime_ms - self.buffer_ms), wall_ms + self.min_period_ms)
 
 
 _HANG_FACTOR = 2  # times `wait_ms`: a fetch that runs for longer counts as hanging, and another may begin
@@ -200,8 +200,8 @@ class TokenCache:
     def _fetch_token(self) -> OAuthBearerToken:
         try:
             token = self._fetch()
-            now_ms = self._clock.wall_ms()
-            if token.lifetime_ms is not None and token.lifetime_ms <= now_ms:
+            wall_ms = self._clock.wall_ms()
+            if token.lifetime_ms is not None and token.lifetime_ms <= wall_ms:
                 raise token_error("the token that was issued has expired already; are the clocks right?")
         except BaseException as error:  # a user's function may call sys.exit()
             with self._fetch_ended:
@@ -213,7 +213,7 @@ class TokenCache:
             )
             return old_token
         with self._fetch_ended:
-            self._token, self._refresh_at_ms = token, self._window.refresh_at_ms(token, now_ms, self._random)
+            self._token, self._refresh_at_ms = token, self._window.refresh_at_ms(token, wall_ms, self._random)
         return token
 
 

@@ -146,7 +146,7 @@ class ProducerBatch:
         return index
 
     def _add(self, batch_rows: BatchRows, memory: PoolMemory, max_timestamp: int, segment: Segment, extends_last: bool) -> None:
-        row_count, size = len(batch_rows.positions), batch_rows.size_bytes
+        row_count, size_bytes = len(batch_rows.positions), batch_rows.size_bytes
         self.reservation_count += 1  # first: an interrupt at any call below must not leave a batch that looks whole
         self.memory.add(memory)
         if extends_last:
@@ -155,7 +155,7 @@ class ProducerBatch:
             self.segments.append(segment)
         self.rows_by_call.append(batch_rows)
         self.record_count += row_count
-        self.record_bytes += size
+        self.record_bytes += size_bytes
         if max_timestamp > self.max_timestamp:
             self.max_timestamp = max_timestamp
 
@@ -224,20 +224,20 @@ class ProducerBatch:
         """A batch with the records start:stop."""
         encoded_records = records.encode(start, stop)
         timestamps = self.base_timestamp + records.timestamp_deltas[start:stop]
-        size = len(encoded_records.data)
+        size_bytes = len(encoded_records.data)
         batch = ProducerBatch(
             self.topic_partition,
             self.created_ms,
-            max_raw_bytes=size,
+            max_raw_bytes=size_bytes,
             base_timestamp=int(timestamps[0]),
             flush_id=self.flush_id,
-            block_size=size,
+            block_size=size_bytes,
             is_transactional=self.is_transactional,
         )
         batch.is_closed = True
         batch.max_timestamp = int(timestamps.max())
         batch.segments = [encoded_records.data]
-        batch.record_count, batch.record_bytes = stop - start, size
+        batch.record_count, batch.record_bytes = stop - start, size_bytes
         sizes = np.diff(encoded_records.offsets).astype(np.int32)
         for batch_rows in self.rows_by_call:
             first = batch_rows.first_delta

@@ -4,7 +4,7 @@
 drain → send → coordinators → poll. After a fatal error, a round fails all rows instead.
 Uses RecordAccumulator, Sequencer and a KafkaClient; KafkaProducer starts and stops it.
 
-    failures            what happens when code raises on this thread
+    sender_failures     what happens when code raises on this thread
     produce_requests    builds Produce requests and reads their answers
     batch_outcomes      what an answer or a failure means for a batch (retry.py decides)
     expiry              delivery.timeout.ms

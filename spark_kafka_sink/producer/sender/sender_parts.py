@@ -11,7 +11,7 @@ from spark_kafka_sink.network.metadata import Metadata
 from spark_kafka_sink.producer.accumulator.record_accumulator import RecordAccumulator
 from spark_kafka_sink.producer.idempotence.sequencer import Sequencer
 from spark_kafka_sink.producer.producer_metrics import ProducerMetrics
-from spark_kafka_sink.producer.sender.failures import SenderFailures
+from spark_kafka_sink.producer.sender.sender_failures import SenderFailures
 
 
 class SenderParts(NamedTuple):

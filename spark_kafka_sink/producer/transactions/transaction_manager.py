@@ -128,7 +128,7 @@ class TransactionManager(NumberingSequencer):
     # CALLERS: any thread
 
     def handle_failed_row(self, error: KafkaError) -> None:
-        """The error is posted like a call, so that the Sender takes it before the commit of the same caller."""
+        """Post the error like a call, so that the Sender takes it before the commit of the same caller."""
         self.calls.handle_failed_row(error)
 
     def current_error(self) -> KafkaError | None:

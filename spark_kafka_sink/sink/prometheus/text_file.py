@@ -80,7 +80,7 @@ class TextFile:
         return values
 
     def _replace(self, text: bytes) -> None:
-        """A reader sees the old file or the new one. The temporary file does not end with .prom: node_exporter ignores it."""
+        """Replace the file in one step. The temporary one does not end with .prom, so that node_exporter ignores it."""
         new_file = self.path.with_name(f".{self.path.name}-{uuid.uuid4().hex}")
         try:
             new_file.write_bytes(text)

@@ -54,16 +54,16 @@ def judge(before: Look, after: Look, overridden_obstacles: Collection[Obstacle])
     Args:
         overridden_obstacles: those that flags override, so that they do not stand in the way.
     """
-    signs, unwatched = signs_of_life(before, after), unwatched_owners(before, after)
-    earlier = {each.attempt_id: each.description for each in before.survey.transactions}
+    signs, reasons_by_owner = signs_of_life(before, after), unwatched_owners(before, after)
+    earlier_descriptions = {each.attempt_id: each.description for each in before.survey.transactions}
     verdicts = []
     for transaction in after.survey.unfinished_transactions:
         if transaction.is_ongoing or transaction.is_empty:
-            obstacles = dict(_obstacles(transaction, signs, unwatched))
+            obstacles = dict(_obstacles(transaction, signs, reasons_by_owner))
             standing_obstacle = next((obstacle for obstacle in obstacles if obstacle not in overridden_obstacles), None)
             shown_obstacles = obstacles if standing_obstacle is None else {standing_obstacle: obstacles[standing_obstacle]}
             verdicts.append(Verdict(transaction, shown_obstacles, is_left_alone=standing_obstacle is not None))
-        elif earlier.get(transaction.attempt_id) == transaction.description:  # on the way to an end, and no further than before
+        elif earlier_descriptions.get(transaction.attempt_id) == transaction.description:  # its end has come no further
             verdicts.append(Verdict(transaction, {Obstacle.ENDING: ""}, is_left_alone=True))
     return verdicts
 
@@ -79,13 +79,13 @@ def judge_decided(before: Look, after: Look, overridden_obstacles: Collection[Ob
 
 
 def _obstacles(
-    transaction: SurveyedTransaction, signs: Mapping[str, Sequence[str]], unwatched: Mapping[str, str]
+    transaction: SurveyedTransaction, signs: Mapping[str, Sequence[str]], reasons_by_owner: Mapping[str, str]
 ) -> Iterator[tuple[Obstacle, str]]:
     owner = transaction.attempt_id.owner
     if owner in signs:
         yield Obstacle.ALIVE, printable_list(signs[owner], MAX_SIGNS)
-    elif owner in unwatched:
-        yield Obstacle.UNWATCHED, unwatched[owner]
+    elif owner in reasons_by_owner:
+        yield Obstacle.UNWATCHED, reasons_by_owner[owner]
     if transaction.is_decided:
         yield Obstacle.DECIDED, ""
     elif transaction.is_ongoing and isinstance(transaction.decision, KafkaError):

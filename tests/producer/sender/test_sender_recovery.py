@@ -21,7 +21,7 @@ from spark_kafka_sink.producer.accumulator.delivery import BatchRows, Delivery
 from spark_kafka_sink.producer.accumulator.partition_queue import PartitionQueue
 from spark_kafka_sink.producer.hand_overs import HandOvers
 from spark_kafka_sink.producer.producer_record import RecordDetails
-from spark_kafka_sink.producer.sender.failures import MIN_BACKOFF_MS, SenderFailures
+from spark_kafka_sink.producer.sender.sender_failures import MIN_BACKOFF_MS, SenderFailures
 from spark_kafka_sink.producer.single_records.record_bundle import GatheredRecord, RecordFuture
 from spark_kafka_sink.protocol.error_codes import ErrorCode, Errors
 from spark_kafka_sink.protocol.messages.init_producer_id import InitProducerIdResponse
