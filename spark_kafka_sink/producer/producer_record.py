@@ -189,7 +189,8 @@ def checked_headers(headers: object) -> tuple[tuple[str, bytes | None], ...]:
     """The same headers as a tuple. Raises SerializationError if a record cannot have them."""
     if headers is None:
         return ()
-    pairs: tuple[Any, ...] = tuple(headers) if isinstance(headers, Iterable) and not isinstance(headers, Mapping) else (headers,)
+    pairs: Iterable[Any] = headers if isinstance(headers, Iterable) and not isinstance(headers, Mapping) else (headers,)
+    header_tuples = []
     for pair in pairs:
         if not isinstance(pair, tuple | list) or len(pair) != 2:
             raise SerializationError(f"headers must be (name, value) pairs, not {type(pair).__name__}")
@@ -198,12 +199,19 @@ def checked_headers(headers: object) -> tuple[tuple[str, bytes | None], ...]:
             raise SerializationError(
                 f"a header must be a str and bytes or None, not {type(name).__name__} and {type(value).__name__}"
             )
-    return pairs
+        header_tuples.append((name, value))  # a list of two would fail in Arrow later, and all records gathered with it
+    return tuple(header_tuples)
 
 
 def max_headers_bytes(headers: Sequence[tuple[str, bytes | None]]) -> int:
-    """An upper bound of the bytes that headers take in a record: each length is a varint of at most five bytes."""
-    return sum(10 + len(name.encode()) + len(value or b"") for name, value in headers)
+    """An upper bound of the bytes that headers take in a record: each length is a varint of at most five bytes.
+
+    Raises SerializationError for a name that UTF-8 cannot encode.
+    """
+    try:
+        return sum(10 + len(name.encode()) + len(value or b"") for name, value in headers)
+    except UnicodeEncodeError as error:
+        raise SerializationError(f"the name of a header cannot be encoded: {error.reason}") from None
 
 
 def null_topic_error(row: int) -> InvalidRecordError:

@@ -18,8 +18,14 @@ class SerializationError(KafkaError):
     condition = "KAFKA_SERIALIZATION_FAILED"
 
 
-def _bytes(value: Any) -> bytes:
-    return value if isinstance(value, bytes) else bytes(memoryview(value))
+def copy_bytes(value: Any) -> bytes:
+    """The bytes of a bytes-like object. Raises TypeError for others with a buffer: a number of numpy would be its memory."""
+    if isinstance(value, bytes):
+        return value
+    view = memoryview(value)
+    if view.ndim != 1 or view.itemsize != 1:
+        raise TypeError(f"expected bytes, not {type(value).__name__}")
+    return bytes(view)
 
 
 def _string(value: Any) -> bytes:
@@ -29,7 +35,7 @@ def _string(value: Any) -> bytes:
 
 
 BUILT_IN: dict[str, Serializer] = {
-    "bytes": _bytes,
+    "bytes": copy_bytes,
     "string": _string,
     "short": struct.Struct(">h").pack,
     "integer": struct.Struct(">i").pack,
@@ -74,7 +80,7 @@ def as_bytes(value: Any) -> bytes:
     if isinstance(value, str):
         return value.encode("utf-8")
     try:
-        return _bytes(value)
+        return copy_bytes(value)
     except TypeError as error:
         raise TypeError(
             "pass bytes or str, or set key.serializer or value.serializer to a function that returns bytes"

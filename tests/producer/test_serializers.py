@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from array import array
 from typing import Any
 
+import numpy as np
 import pytest
 
 from spark_kafka_sink.errors import ConfigError
@@ -18,6 +20,8 @@ OPTION = "value.serializer"
         ("string", "ä", "ä".encode()),
         ("bytes", b"\0\xff", b"\0\xff"),
         ("bytes", bytearray(b"ab"), b"ab"),
+        ("bytes", memoryview(b"abc")[1:], b"bc"),
+        (None, np.frombuffer(b"ab", np.uint8), b"ab"),
         ("short", -2, b"\xff\xfe"),
         ("integer", 1, b"\0\0\0\1"),
         ("long", 2**40, b"\0\0\1\0\0\0\0\0"),
@@ -51,6 +55,14 @@ def test_a_callable_is_a_serializer() -> None:
     [("string", b"bytes"), ("integer", 2**31), ("long", "1"), ("bytes", 5.0), (None, 5.0), ("short", 1.5)],
 )
 def test_a_value_of_the_wrong_type_is_refused_and_named(name: str | None, value: Any) -> None:
+    with pytest.raises(SerializationError, match=f"value of type {type(value).__name__} cannot be serialized"):
+        serialize(find_serializer(OPTION, name), value, "value")
+
+
+@pytest.mark.parametrize("name", ["bytes", None])
+@pytest.mark.parametrize("value", [np.int64(5), np.float64(1.5), np.bool_(True), np.arange(2), array("i", [1])], ids=repr)
+def test_numbers_with_a_buffer_are_not_written_as_their_memory(name: str | None, value: Any) -> None:
+    """A key taken from a numpy array, as in key=ids[i], was written as the eight bytes of its memory, where 5 is refused."""
     with pytest.raises(SerializationError, match=f"value of type {type(value).__name__} cannot be serialized"):
         serialize(find_serializer(OPTION, name), value, "value")
 

@@ -23,6 +23,7 @@ import numpy as np
 import pyarrow as pa
 
 from spark_kafka_sink.errors import SchemaError, printable, printable_list
+from spark_kafka_sink.producer.serializers import copy_bytes
 from spark_kafka_sink.schemas.avro.defaults import DefaultEncoder, unwritable_default
 from spark_kafka_sink.schemas.avro_schema import (
     NULL,
@@ -121,10 +122,10 @@ def _take_text(value: Any) -> SizedCopy:
     if isinstance(value, UUID):
         return str(value), MAX_VARINT_BYTES + 36
     try:
-        octets = bytes(memoryview(value))
+        value_copy = copy_bytes(value)
     except TypeError:
         raise TypeError(f"text or bytes are expected, not {type(value).__name__}") from None
-    return octets, MAX_VARINT_BYTES + len(octets)
+    return value_copy, MAX_VARINT_BYTES + len(value_copy)
 
 
 # WHAT ARROW WOULD CHANGE SILENTLY
@@ -140,8 +141,15 @@ def _check_whole(value: Any) -> None:
         raise TypeError(f"a whole number is expected, not {type(value).__name__}, whose fraction would be cut off") from None
 
 
+def _check_number(value: Any) -> None:
+    """Refuse a truth value, which Arrow takes for 0 or 1."""
+    if isinstance(value, bool | np.bool_):
+        raise TypeError(f"a number is expected, not {type(value).__name__}")
+
+
 def _check_float(value: Any) -> None:
     """Refuse a finite number that would become infinite. Rounding to 32 bits is what the schema says."""
+    _check_number(value)
     if isinstance(value, float) and abs(value) >= _MIN_INFINITE_FLOAT and not isinf(value):
         raise TypeError(f"a number that a float of 32 bits can hold is expected, at most {_MAX_FLOAT:.7g}")
 
@@ -219,7 +227,7 @@ def _record_rows(schema: AvroRecord, path: str, encoder: DefaultEncoder) -> Pyth
     def take(value: Any) -> SizedCopy:
         if not isinstance(value, Mapping):
             raise TypeError(f"a dict is expected for {schema}, not {type(value).__name__}")
-        row = defaults | value  # type: ignore[operator]
+        row = {**defaults, **value}
         if len(row) > len(names) or not names.issuperset(row):
             raise TypeError(_unknown_fields_text(schema, row, names))
         return row, fixed_bytes + _take_fields(row, checks, takes)
@@ -328,7 +336,7 @@ _PLAIN_TYPES = {
     "int": _PlainType(pa.int32(), MAX_VARINT_BYTES, _check_whole),
     "long": _PlainType(pa.int64(), MAX_VARINT_BYTES, _check_whole),
     "float": _PlainType(pa.float32(), 4, _check_float),
-    "double": _PlainType(pa.float64(), 8),
+    "double": _PlainType(pa.float64(), 8, _check_number),
 }
 _TIME_TYPES = {
     "date": _PlainType(pa.date32(), MAX_VARINT_BYTES, _check_date),

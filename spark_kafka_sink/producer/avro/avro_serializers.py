@@ -7,6 +7,7 @@ Law: a call of `send_columns` with a row that cannot be encoded queues no row. O
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass, replace
@@ -252,5 +253,11 @@ def _as_array(rows: Sequence[object], type: pa.DataType) -> tuple[pa.Array, dict
             pieces.append(pa.array([value], type))
         except Exception as error:  # noqa: BLE001 - only this object fails
             pieces.append(pa.nulls(1, type))
-            errors[row] = SerializationError(f"an object cannot be serialized as Avro: {error}")
+            errors[row] = SerializationError(f"an object cannot be serialized as Avro: {_without_value(error)}")
     return pa.concat_arrays(pieces), errors
+
+
+def _without_value(error: Exception) -> str:
+    """What the error says of types. It may quote the value, which no log line contains."""
+    match = re.search(r" with type ([\w.]+): tried to convert to (\w+)", str(error))
+    return f"{match[1]} cannot be converted to {match[2]}" if match else f"it does not fit the schema ({type(error).__name__})"

@@ -11,6 +11,7 @@ import struct
 import subprocess
 import sys
 import threading
+from collections import ChainMap, UserDict
 from collections.abc import Iterator
 from decimal import Decimal
 from fractions import Fraction
@@ -296,6 +297,25 @@ def test_an_object_that_cannot_be_encoded_fails_alone(broker: FakeBroker, regist
     assert sum(error is not None for error in calls) == 4
 
 
+def test_errors_of_objects_do_not_quote_their_values(broker: FakeBroker, registry: FakeRegistry) -> None:
+    """The number of a card stood in the log at INFO, with the error for which its transaction had to be aborted."""
+    rows = [{"id": "4111-1111", "amount": Decimal(1)}, {"id": 4111_1111_1111_1111_1111, "amount": Decimal(1)}]
+    with producer_of(broker, registry, value_schema=json.dumps(ORDER), linger_ms=10_000) as producer:
+        futures = [producer.send(TOPIC, row) for row in rows]
+        producer.flush()
+    texts = [str(future.exception()) for future in futures]
+    assert ["4111" in text for text in texts] == [False, False]
+    assert "str cannot be converted to int64" in texts[0]
+
+
+@pytest.mark.parametrize("kind", [UserDict, ChainMap])
+def test_an_object_may_be_any_mapping(broker: FakeBroker, registry: FakeRegistry, kind: type) -> None:
+    """The whole text of the error was "an object cannot be serialized as Avro: 0"."""
+    with producer_of(broker, registry, value_schema=json.dumps(ORDER)) as producer:
+        producer.send(TOPIC, kind({"id": 1, "amount": Decimal(1)}))
+    assert [row["id"] for row in written_values(broker, registry)] == [1]
+
+
 @pytest.mark.parametrize("truncates", [False, True])
 def test_a_time_finer_than_the_schema_is_refused_or_cut_off(broker: FakeBroker, registry: FakeRegistry, truncates: bool) -> None:
     schema = json.dumps({"type": "long", "logicalType": "timestamp-millis"})
@@ -425,6 +445,11 @@ CHANGED: list[tuple[Any, Any, str]] = [
     ({"type": "int", "logicalType": "date"}, dt.datetime(2024, 1, 1, 5), "a date is expected, not datetime"),
     ({"type": "int", "logicalType": "date"}, 1.5, "a whole number is expected"),
     (FOUR, 5, "text or bytes are expected, not int"),
+    (FOUR, np.int32(5), "text or bytes are expected, not int32"),
+    ("string", np.int64(5), "text or bytes are expected, not int64"),
+    ({"type": "map", "values": "long"}, {np.int64(5): 1}, "text or bytes are expected, not int64"),
+    ("double", True, "a number is expected, not bool"),
+    ("float", np.True_, "a number is expected, not bool"),
 ]
 
 
