@@ -88,14 +88,21 @@ class ColumnSender:
             raise
 
         delivery_callback = delivery.expect(columns.row_count)
-        for rows, cluster in slices:
-            hand_over.begin()
-            try:
-                callback = delivery_callback if call is None else call.make_callback(rows, columns, delivery_callback)
-            except CLEANED_UP_ERRORS as error:  # slices before this one are queued: their transaction must not be committed
-                self.accumulator.fail_unbatched(rows.topic, rows.positions, delivery_callback, error)
-                raise
-            self.accumulator.append(rows, cluster, callback, hand_over)
+        slice_count = 0
+        try:
+            for rows, cluster in slices:
+                slice_count += 1
+                hand_over.begin()
+                try:
+                    callback = delivery_callback if call is None else call.make_callback(rows, columns, delivery_callback)
+                except CLEANED_UP_ERRORS as error:  # slices before this one are queued: their transaction must not be committed
+                    self.accumulator.fail_unbatched(rows.topic, rows.positions, delivery_callback, error)
+                    raise
+                self.accumulator.append(rows, cluster, callback, hand_over)
+        except CLEANED_UP_ERRORS:
+            for rows, _ in slices[slice_count:]:
+                self.metrics.records_failed(rows.topic, len(rows.positions))
+            raise
 
     def _prepare_slices(self, topics: Sequence[TopicRows]) -> list[tuple[TopicRows, Cluster]]:
         """Check sizes, wait for the partitions of each topic, and let a user's partitioner choose among them."""

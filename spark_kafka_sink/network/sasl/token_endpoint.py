@@ -96,6 +96,7 @@ class TokenEndpoint:
 
     def __init__(self, config: ProducerConfig, entry: JaasEntry, make_post: Callable[[], Post], clock: Clock) -> None:
         self._url = config.sasl_oauthbearer_token_endpoint_url or ""
+        self._address = self._url.partition("?")[0]  # for texts: a query may hold a key
         self._connect_timeout_ms = config.sasl_login_connect_timeout_ms or DEFAULT_TIMEOUT_MS
         self._read_timeout_ms = config.sasl_login_read_timeout_ms or DEFAULT_TIMEOUT_MS
         self._config = config
@@ -121,10 +122,10 @@ class TokenEndpoint:
             wait_ms = min(backoff.backoff_ms(attempt), deadline_ms - self._clock.now_ms())
             attempt += 1
             if not outcome.may_retry or wait_ms <= 0:
-                text = f"no token from {self._url} after {attempt} attempt(s): {outcome.text}"
+                text = f"no token from {self._address} after {attempt} attempt(s): {outcome.text}"
                 raise RetriableTokenError(text) if outcome.may_retry else token_error(text)
             logger.warning(
-                "! attempt %d to get a token from %s failed: %s; retrying in %d ms", attempt, self._url, outcome.text, wait_ms
+                "! attempt %d to get a token from %s failed: %s; retrying in %d ms", attempt, self._address, outcome.text, wait_ms
             )
             sleep(self._clock, wait_ms)
 

@@ -261,9 +261,8 @@ class BufferPool:
 
     @property
     def available_memory(self) -> int:
-        """Bytes that are free now; 0 also while the pool is overdrawn."""
-        with self._lock:
-            return max(0, self._available_locked()) * self.block_size
+        """Bytes that are free now; 0 also while the pool is overdrawn. Takes no lock: a forked child may ask too."""
+        return max(0, self._available_locked()) * self.block_size
 
     def _available_locked(self) -> int:
         return len(self._free_blocks) + self._balance_blocks

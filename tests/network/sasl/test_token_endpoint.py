@@ -127,6 +127,17 @@ def test_asking_again_ends_after_the_time_for_it(server: TokenServer, clock: Man
     assert 3 <= len(server.requests) <= 6
 
 
+def test_a_key_in_the_query_of_the_address_is_in_no_text(
+    server: TokenServer, clock: ManualClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    """https://…/token?apikey=… stood in each warning, and in the error."""
+    server.answers = [(503, b"", {})] * 100
+    message = refusal(config_for(f"{server.url}?apikey=s3cr3t"), clock)
+    assert message.startswith(f"no token from {server.url} after ")
+    assert f"to get a token from {server.url} failed" in caplog.text
+    assert "s3cr3t" not in message + caplog.text
+
+
 @pytest.mark.parametrize("status", [400, 401, 403, 404])
 def test_a_final_refusal_raises_at_once_in_the_servers_words(server: TokenServer, clock: ManualClock, status: int) -> None:
     server.answers = [(status, b'{"error":"invalid_client","error_description":"no such client"}', {})]
