@@ -28,8 +28,9 @@ OTHER_SCHEMAS = (
     "Another run has begun this version with other ones while this one wrote. Nothing of this run is committed; run the write"
     " again: its tasks encode with the schemas of what is in Kafka"
 )
+LOOK_FIRST = "look whether these rows are in Kafka before you write them under another number"
 _WHAT_TO_DO = (
-    "None of the rows of this write is in Kafka. If they are other rows, as after a checkpoint that was restored or shared, or in"
+    "Nothing of this run is committed. If its rows are other rows, as after a checkpoint that was restored or shared, or in"
     " a second write of one micro-batch: give them a txnVersion or transactionalIdPrefix of their own. If they are the same rows"
     " and their values change with each run: make the query repeatable, or set onNonDeterministicReplay=keepFirst, which keeps"
     " what is in Kafka"
@@ -102,7 +103,7 @@ def _check_later(version: int, reports: Mapping[int, TaskReport], markers: Mappi
         refuse_other_rows(
             f"a later version, {max(marker.version for marker in later_markers.values())}, is in Kafka for the Spark partitions"
             f" {printable_list(later_markers)}, and no decision says so: it was reset or has expired, or another run works with"
-            f" this transactionalIdPrefix. What was committed as version {version} is not known",
+            f" this transactionalIdPrefix. What was committed as version {version} is not known: {LOOK_FIRST}",
             keeps_first=keeps_first,
         )
 

@@ -63,6 +63,7 @@ from spark_kafka_sink.exactly_once.ledger import AllMarkers, Ledger
 from spark_kafka_sink.exactly_once.ledger_records import MAX_EARLIER_VERSIONS, Decision, DecisionState, Marker
 from spark_kafka_sink.exactly_once.names import AttemptId, PrefixNames
 from spark_kafka_sink.exactly_once.version_checks import (
+    LOOK_FIRST,
     OTHER_SCHEMAS,
     check_markers,
     check_untouched,
@@ -441,7 +442,8 @@ class VersionCommit:
         if first_content is None:
             text = (
                 f"{own_text}, and version {decision.version} of the same owner has been committed. What was committed as version"
-                f" {version} is not known: it never was as a whole, or more than {MAX_EARLIER_VERSIONS} versions have followed"
+                f" {version} is not known: it never was as a whole, or more than {MAX_EARLIER_VERSIONS} versions have followed;"
+                f" {LOOK_FIRST}"
             )
         else:
             text = f"version {version} is in Kafka with {first_content}, and {own_text}. {WHY_OTHER_ROWS}"

@@ -38,6 +38,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+MIN_AGE_MS = 100  # else an update could always be due, and no node takes requests while one is due
+
 _REJECTION_ERRORS = (Errors.INVALID_TOPIC_EXCEPTION, Errors.TOPIC_AUTHORIZATION_FAILED)
 _MAX_QUOTED_BROKERS = 10  # that could not be reached, in one message
 
@@ -70,7 +72,7 @@ class Metadata:
     def __init__(self, config: ProducerConfig, clock: Clock, *, random: Random | None = None) -> None:
         self._clock = clock
         self._backoff = ExponentialBackoff(config.retry_backoff_ms, config.retry_backoff_max_ms, random or Random())
-        self._max_age_ms = config.metadata_max_age_ms
+        self._max_age_ms = max(config.metadata_max_age_ms, MIN_AGE_MS)
         self._max_idle_ms = config.metadata_max_idle_ms
 
         self._lock = threading.RLock()  # guards all below

@@ -13,7 +13,7 @@ import pytest
 from spark_kafka_sink.clock import Waitable
 from spark_kafka_sink.errors import AuthenticationError, KafkaError, KafkaTimeoutError, ProducerClosedError
 from spark_kafka_sink.network.cluster import Node
-from spark_kafka_sink.network.metadata import LeaderAndEpoch, Metadata
+from spark_kafka_sink.network.metadata import MIN_AGE_MS, LeaderAndEpoch, Metadata
 from spark_kafka_sink.protocol.error_codes import Errors
 from spark_kafka_sink.protocol.messages.metadata import MetadataResponsePartition, MetadataResponseTopic
 from spark_kafka_sink.protocol.primitives import ZERO_UUID
@@ -596,3 +596,12 @@ def test_a_partition_error_that_asks_for_metadata_requests_it(orders: Metadata, 
     orders.update(metadata(MetadataResponseTopic(name="orders", topic_id=ID_1, partitions=(partition,))), clock.now_ms())
     assert orders.cluster().leader_for(TP) == 0
     assert orders.time_to_next_update_ms(clock.now_ms()) <= MAX_BACKOFF_MS
+
+
+def test_an_answer_leaves_time_for_requests_even_without_age_and_back_off(clock: ManualClock) -> None:
+    """With metadata.max.age.ms=0 and retry.backoff.ms=0 an update was always due, and no node was ever ready: a producer got no
+    id, and its rows failed after delivery.timeout.ms. Java's producer sends them."""
+    meta = Metadata(network_config(retry_backoff_ms=0, retry_backoff_max_ms=0, metadata_max_age_ms=0), clock)
+    meta.add_topic("orders", clock.now_ms())
+    meta.update(metadata(topic("orders", [0])), clock.now_ms())
+    assert meta.time_to_next_update_ms(clock.now_ms()) == MIN_AGE_MS
