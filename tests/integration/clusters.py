@@ -92,6 +92,28 @@ def free_port() -> int:
 
 
 @contextlib.contextmanager
+def zipped_pyspark() -> Iterator[None]:
+    """Spark's zip of pyspark is there while the block runs, as in each Spark that users have: tests/run removes it.
+
+    Without it, only Pythons that have pyspark themselves can be a driver or a worker.
+    """
+    file = SPARK_HOME / "python" / "lib" / "pyspark.zip"
+    if file.exists():
+        yield
+        return
+    new_file = file.with_suffix(".new")
+    try:
+        with zipfile.ZipFile(new_file, "w") as archive:
+            for source in [*SPARK_HOME.rglob("*.py"), *SPARK_HOME.rglob("*.json")]:
+                archive.write(source, Path("pyspark") / source.relative_to(SPARK_HOME))
+        new_file.rename(file)
+        yield
+    finally:
+        new_file.unlink(missing_ok=True)
+        file.unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
 def standalone_cluster(directory: Path, workers: int = 2) -> Iterator[str]:
     """A master and workers with one core each, on 127.0.0.1; the master's address."""
     spark_class = SPARK_HOME / "bin" / "spark-class"

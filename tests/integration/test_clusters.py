@@ -104,7 +104,8 @@ def test_executors_write_with_nothing_but_a_packed_environment(
     script = script.replace("flights.parquet", f"{incoming} --input-format json").replace("--topic flights", f"--topic {name}")
     script = script.replace("localhost:9092", broker.bootstrap_servers)
     path = f"{tmp_path / 'bin'}:/usr/local/bin:/usr/bin:/bin"
-    clusters.run(["bash", "-euo", "pipefail", "-c", script], tmp_path, limit_s=600, PATH=path)
+    with clusters.zipped_pyspark():
+        clusters.run(["bash", "-euo", "pipefail", "-c", script], tmp_path, limit_s=600, PATH=path)
     assert ids(read_topic(name)) == list(range(20))
 
 
