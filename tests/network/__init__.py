@@ -92,6 +92,6 @@ ProducerMetadataTest → test_metadata.py        all, under "when to update", "t
 MetadataSnapshotTest → test_metadata.py        testTopicNamesCache… not applicable: Produce knows the names of its ids
 
 Beyond Java: test_hostile_brokers.py (any bytes, any values), answers to requests that are still being written, answers of another
-cluster, a resolver that hangs (here and in tests/producer/test_kafka_producer.py), connections that wait for an answer and are
+cluster, a resolver that hangs (here and in tests/producer/test_broker_trouble.py), connections that wait for an answer and are
 therefore not idle, and the debug log (tests/producer/test_debug_log.py).
 """

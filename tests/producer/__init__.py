@@ -2,8 +2,8 @@
 
 harness.py puts parts together (Accumulation: pool and accumulator; Stage: a Sender on a ManualClock and a MockClient);
 transaction_stage.py adds coordinators; simulated_brokers.py keeps logs and judges sequences for test_properties.py;
-test_kafka_producer.py runs over sockets against FakeBroker. A claim is ported, not Java's way per record: rows are columns here,
-memory is blocks, a handle counts a whole call.
+test_kafka_producer.py, test_flush_and_close.py and test_broker_trouble.py run over sockets against FakeBroker. A claim is ported,
+not Java's way per record: rows are columns here, memory is blocks, a handle counts a whole call.
 
 BufferPoolTest → test_buffer_pool.py
     testSimple → test_blocks_are_counted_out_and_back, test_a_block_given_back_is_handed_out_again
@@ -18,16 +18,19 @@ BufferPoolTest → test_buffer_pool.py
     testCleanupMemoryAvailabilityOnMetricsException  not applicable: counters cannot raise
     bufferpool-wait-…, buffer-exhausted-… → test_waits_are_measured, test_producer_metrics.py
 
-RecordAccumulatorTest → test_record_accumulator.py, test_drainer.py, test_built_in_partitioner.py, test_slice_layout.py
+RecordAccumulatorTest → test_record_accumulator.py, test_accumulator_memory.py, test_flush_and_abort.py, test_drainer.py,
+    test_built_in_partitioner.py, test_slice_layout.py
     testFull, testAppendLarge…, testLinger → test_drainer.py: FULL, LINGER AND DELAYS
     testDrainBatches, testPartialDrain, testDrainWithANodeThatDoesntHostAnyPartitions, testMutedPartitions
         → test_drainer.py: DRAIN
     testNextReadyCheckDelay → test_the_next_check_is_due_when_the_first_batch_has_lingered, …_without_leader_…
     testRetryBackoff, testExponentialRetryBackoff(LeaderChange), testReadyAndDrainWhenABatchIsBeingRetried
         → test_drainer.py: RETRY
-    testFlush, testAwaitFlushComplete, testAbortIncompleteBatches → section FLUSH, CLOSE, ABORT
-    testExpiredBatchSingle(MaxValue), testExpiredBatches, testSoonToExpire…, testExpiredBatchesRetry → section EXPIRY
-    testSplitAndReenqueue, testSplitBatchOffAccumulator, testSplitFrequency, …PreventInfiniteRecursion → section SPLITTING
+    testFlush, testAwaitFlushComplete, testAbortIncompleteBatches → test_flush_and_abort.py: FLUSH, CLOSE, ABORT
+    testExpiredBatchSingle(MaxValue), testExpiredBatches, testSoonToExpire…, testExpiredBatchesRetry
+        → test_record_accumulator.py: EXPIRY
+    testSplitAndReenqueue, testSplitBatchOffAccumulator, testSplitFrequency, …PreventInfiniteRecursion
+        → test_accumulator_memory.py: SPLITTING
     testUniformBuiltInPartitioner, testAdaptive…, testBuiltInPartitionerFractionalBatches → test_built_in_partitioner.py,
         plugins/test_partitioner.py
     testStressfulSituation → test_five_callers_at_a_time_lose_nothing_and_keep_their_order
@@ -36,7 +39,7 @@ RecordAccumulatorTest → test_record_accumulator.py, test_drainer.py, test_buil
     testProduceRequestResultAwaitAllDependents → test_flush_waits_for_the_smaller_batches_of_a_split
     testIdempotenceWithOldMagic, …OldMessageFormat…  not applicable: only format v2 is written
     testStickyBatches → not applicable: a slice is assigned before it is appended, there is no second try
-    testAbortUnsentBatches, testRecordsDrainedWhenTransactionCompleting → section TRANSACTIONS
+    testAbortUnsentBatches, testRecordsDrainedWhenTransactionCompleting → test_flush_and_abort.py: TRANSACTIONS
 
 SenderTest → tests/producer/sender, by section or file
     testSimple, testNodeNotReady, testDoNotPollWhenNoRequestSent, testMetadataTopicExpiry → ONE REQUEST, WAITING AND POLLING
@@ -62,7 +65,7 @@ SenderTest → tests/producer/sender, by section or file
     testIdempotentSplitBatchAndSend, testTooLargeBatchesAreSafelyRemoved → LARGE BATCHES
     test(Force)CloseWithProducerIdReset, testSenderShouldCloseWhenTransactionManagerInErrorState → THE END
     testMessageFormatDownConversion, testDownConversionForMismatchedMagicValues → not applicable: only format v2 is written
-    testNodeLatencyStats → test_record_accumulator: a node that takes nothing for too long gets no rows without a key
+    testNodeLatencyStats → test_a_node_that_takes_nothing_for_too_long_gets_no_rows_without_a_key
     everything with Transaction in its name, testReceiveFailedBatchTwice…, testInvalidTxnState…, testAbortableError…,
     testTooLargeBatches… → one by one in transactions/__init__.py
 
@@ -81,23 +84,24 @@ ProducerBatchTest → test_producer_batch.py
     all; testBatchExpiration(AfterReenqueue) under TIME, testSplitPreserves… under SPLITTING
 BuiltInPartitionerTest → plugins/test_partitioner.py  all; rack and leaderless partitions in test_built_in_partitioner.py
 FutureRecordMetadataTest → test_record_bundle.py, test_delivery.py
-KafkaProducerTest → test_kafka_producer.py, test_single_records.py, test_user_partitioners.py
+KafkaProducerTest → test_kafka_producer.py, test_flush_and_close.py, test_broker_trouble.py, test_single_records.py,
+    test_user_partitioners.py
     metadata (missing topic, out of range, refresh, invalid topic, waiting while closing), flush, close, headers, null topics,
         negative partitions, size checks, authorization, callbacks, client ids → ported
     configuration conflicts, unused keys, linger against delivery time-out → tests/config/test_producer_rules.py
     serializers → test_serializers.py
     JMX, telemetry, socket buffer sizes → not applicable
-    testInterceptorConstructClose → plugins/test_interceptors.py: test_an_interceptor_by_name_lives_as_long_as_its_producer
-    testInterceptorConstructorConfigurationWithException… → …: test_a_failing_configure_closes_all_that_were_made
-    testInterceptorPartitionSetOnTooLargeRecord → …: test_interceptors_hear_the_partition_that_a_too_large_record_names
-    testCallbackAndInterceptorHandleError → …: test_callback_and_interceptors_hear_of_a_record_that_cannot_be_gathered
-    configurableObjectsShouldSeeGeneratedClientId → …: test_interceptors_see_the_generated_client_id; plugins/test_partitioner.py
+    testInterceptorConstructClose → test_an_interceptor_by_name_lives_as_long_as_its_producer
+    testInterceptorConstructorConfigurationWithException… → test_a_failing_configure_closes_all_that_were_made
+    testInterceptorPartitionSetOnTooLargeRecord → test_interceptors_hear_the_partition_that_a_too_large_record_names
+    testCallbackAndInterceptorHandleError → test_callback_and_interceptors_hear_of_a_record_that_cannot_be_gathered
+    configurableObjectsShouldSeeGeneratedClientId → test_interceptors_see_the_generated_client_id; plugins/test_partitioner.py
     testPartitionerClose → test_a_partitioner_is_closed_once_with_its_producer
-    negativePartitionShouldThrow → …: test_the_error_of_a_partition_that_does_not_exist_names_class_and_row
+    negativePartitionShouldThrow → test_the_error_of_a_partition_that_does_not_exist_names_class_and_row
         (-1 leaves the choice here)
     onNewBatch → not applicable: deprecated since 3.3, and a slice is assigned before it is appended
     transactions → transactions/__init__.py
-ProducerInterceptorsTest → plugins/test_interceptors.py
+ProducerInterceptorsTest → plugins/test_interceptors.py, plugins/test_intercepted_columns.py
     testOnSendChain → test_columns_pass_the_interceptors_in_their_order, test_a_failing_interceptor_is_skipped…
     testOnAcknowledgementChain → test_interceptors_hear_of_a_failure_even_when_one_before_them_raises
     testOnAcknowledgementWithErrorChain → test_interceptors_hear_what_is_known_of_a_failure…,

@@ -13,13 +13,8 @@ from spark_kafka_sink.network.cluster import Cluster, Node, Topic
 from spark_kafka_sink.producer.accumulator.built_in_partitioner import BuiltInPartitioner
 from spark_kafka_sink.producer.topic_rows import TopicRows
 from spark_kafka_sink.protocol.topic_partition import NO_PARTITION
+from tests.producer.accumulator.small_batches import BATCH, ONE_NODE, TWO_NODES, VALUE
 from tests.producer.harness import TOPIC, Accumulation, cluster, columns, count_steps
-
-ONE_NODE = cluster({TOPIC: (0, 0, 0, 0)})
-TWO_NODES = cluster({TOPIC: (0, 0, 1, 1)})
-VALUE = bytes(100)  # 109 bytes as a record
-BATCH = 1024
-
 
 # STICKY PARTITIONS
 

@@ -13,13 +13,8 @@ from spark_kafka_sink.clock import NEVER_MS
 from spark_kafka_sink.errors import KafkaError, RecordTooLargeError
 from spark_kafka_sink.network.cluster import Cluster
 from spark_kafka_sink.protocol.topic_partition import TopicPartition
+from tests.producer.accumulator.small_batches import BATCH, ONE_NODE, TWO_NODES, VALUE
 from tests.producer.harness import TOPIC, Accumulation, cluster, count_steps, payload, tp
-
-ONE_NODE = cluster({TOPIC: (0, 0, 0, 0)})
-TWO_NODES = cluster({TOPIC: (0, 0, 1, 1)})
-VALUE = bytes(100)  # 109 bytes as a record
-BATCH = 1024
-
 
 # FULL
 
