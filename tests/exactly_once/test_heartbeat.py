@@ -18,7 +18,7 @@ from spark_kafka_sink.protocol.error_codes import Errors
 from spark_kafka_sink.protocol.topic_partition import TopicPartition
 from spark_kafka_sink.tools.transactions.command import build_parser
 from tests.fakes.clock import ManualClock
-from tests.producer.interrupting import Interrupted
+from tests.interrupts import Interrupted
 
 GROUP, PLACE = "P-q-heartbeat", TopicPartition("t", 0)
 LIMIT_S = 30

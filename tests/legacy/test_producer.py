@@ -32,9 +32,9 @@ from spark_kafka_sink.protocol.error_codes import Errors
 from tests.fakes.clock import ManualClock
 from tests.fakes.fake_broker import FakeBroker
 from tests.integration.reading import ReadTopic, Topic
+from tests.interrupts import Interrupts
 from tests.legacy.harness import WAIT_S, Stage, asynchronous, keyless, legacy, legacy_options, tries, written
 from tests.producer.harness import tp
-from tests.producer.interrupting import Interrupts
 
 # SYNC
 

@@ -7,7 +7,7 @@ from random import Random
 import pytest
 
 from spark_kafka_sink.network.cluster import Cluster, Topic, Topics
-from tests.producer.harness import count_steps
+from tests.steps import count_steps
 
 NAMES = [f"t{number}" for number in range(40)]
 

@@ -20,7 +20,7 @@ from spark_kafka_sink.protocol.primitives import ZERO_UUID
 from spark_kafka_sink.protocol.topic_partition import TopicPartition
 from tests.fakes.clock import ManualClock
 from tests.fakes.network_config import metadata, network_config, topic
-from tests.producer.harness import count_steps
+from tests.steps import count_steps
 
 BACKOFF_MS = 100
 MAX_BACKOFF_MS = 1000

@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 from spark_kafka_sink.producer.producer import KafkaProducer
 from spark_kafka_sink.producer.producer_record import BatchMetadata, ProducerColumns
 from tests.fakes.fake_broker import FakeBroker
-from tests.producer.interrupting import LIMIT_MS, SPOILED, Application
+from tests.producer.interrupted_application import LIMIT_MS, SPOILED, Application
 from tests.producer.transactions.transactional_brokers import producer_of
 
 Story = Sequence[Callable[[Application], None]]

@@ -6,10 +6,8 @@ Batches are decoded at the moment they are sent, by the reference decoder, becau
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from random import Random
-from types import FrameType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -170,29 +168,6 @@ class DecodingClient(MockClient):
                     topic_partition = TopicPartition(topic.name, data.index)
                     self.batches.append(SentBatch(request, topic_partition, decode_batch(encoded), len(encoded)))
         super().send(request, now_ms)
-
-
-def count_steps(function: Callable[[], object]) -> int:
-    """How many lines of the package a call runs, each as often as it is run: work that can be compared, unlike time.
-
-    Not instructions: Python 3.12 and later tell of them at times and at times not.
-    """
-    steps = 0
-
-    def look(frame: FrameType, event: str, _: object) -> Any:
-        nonlocal steps
-        if "spark_kafka_sink" not in frame.f_code.co_filename:
-            return None
-        steps += event == "line"
-        return look
-
-    before = sys.gettrace()
-    sys.settrace(look)
-    try:
-        function()
-    finally:
-        sys.settrace(before)
-    return steps
 
 
 class Accumulation:

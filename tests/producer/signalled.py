@@ -18,7 +18,7 @@ from types import FrameType
 
 from tests.fakes.fake_broker import FakeBroker
 from tests.producer.application_stories import STORIES, look_at, producer_for
-from tests.producer.interrupting import Application
+from tests.producer.interrupted_application import Application
 from tests.producer.transactions.transactional_brokers import cluster_of
 
 MEAN_S = 0.004  # from one signal to the next

@@ -14,8 +14,9 @@ from collections.abc import Iterator
 import pytest
 
 from tests.fakes.fake_broker import FakeBroker
+from tests.interrupts import Interrupts, places_of
 from tests.producer.application_stories import STORIES, look_at, producer_for
-from tests.producer.interrupting import Application, Interrupts, places_of
+from tests.producer.interrupted_application import Application
 from tests.producer.transactions.transactional_brokers import cluster_of
 
 SOAK_LIMIT_S = 1_800  # hundreds of plays of a story

@@ -21,7 +21,7 @@ from spark_kafka_sink.protocol.api_keys import ApiKey
 from spark_kafka_sink.sink.worker_cache import CLOSE_TIMEOUT_MS, IDLE_BYTES, MAX_IDLE_COUNT, WorkerCache
 from tests.fakes.clock import ManualClock
 from tests.fakes.fake_broker import FakeBroker
-from tests.producer.interrupting import Interrupts
+from tests.interrupts import Interrupts
 from tests.sink.fake_producer import FakeProducer
 
 KEPT_MS = 60_000

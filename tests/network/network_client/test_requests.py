@@ -30,8 +30,8 @@ from spark_kafka_sink.protocol.messages.produce import ProduceRequest, ProduceRe
 from spark_kafka_sink.protocol.schema import Message
 from tests.fakes.fake_selector import SentRequest
 from tests.fakes.network_config import api_versions, metadata, topic
+from tests.interrupts import MemoryErrors, places_of
 from tests.network.network_client.harness import INIT_RESPONSE, PRODUCE, Net
-from tests.producer.interrupting import MemoryErrors, places_of
 
 # REQUESTS AND RESPONSES
 

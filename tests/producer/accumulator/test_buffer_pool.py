@@ -15,7 +15,7 @@ from spark_kafka_sink.errors import KafkaError, KafkaTimeoutError, ProducerClose
 from spark_kafka_sink.producer.accumulator import buffer_pool
 from spark_kafka_sink.producer.accumulator.buffer_pool import MAX_POOL_BLOCK_BYTES, MIN_POOL_BLOCK_BYTES, BufferPool, PoolMemory
 from tests.fakes.clock import ManualClock
-from tests.producer.interrupting import Interrupted
+from tests.interrupts import Interrupted
 
 BLOCK = 1024
 WAIT_S = 10

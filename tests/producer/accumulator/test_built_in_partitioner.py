@@ -14,7 +14,8 @@ from spark_kafka_sink.producer.accumulator.built_in_partitioner import BuiltInPa
 from spark_kafka_sink.producer.topic_rows import TopicRows
 from spark_kafka_sink.protocol.topic_partition import NO_PARTITION
 from tests.producer.accumulator.small_batches import BATCH, ONE_NODE, TWO_NODES, VALUE
-from tests.producer.harness import TOPIC, Accumulation, cluster, columns, count_steps
+from tests.producer.harness import TOPIC, Accumulation, cluster, columns
+from tests.steps import count_steps
 
 # STICKY PARTITIONS
 

@@ -14,7 +14,8 @@ from spark_kafka_sink.errors import KafkaError, RecordTooLargeError
 from spark_kafka_sink.network.cluster import Cluster
 from spark_kafka_sink.protocol.topic_partition import TopicPartition
 from tests.producer.accumulator.small_batches import BATCH, ONE_NODE, TWO_NODES, VALUE
-from tests.producer.harness import TOPIC, Accumulation, cluster, count_steps, payload, tp
+from tests.producer.harness import TOPIC, Accumulation, cluster, payload, tp
+from tests.steps import count_steps
 
 # FULL
 

@@ -20,8 +20,8 @@ from spark_kafka_sink.producer.accumulator.record_accumulator import RecordAccum
 from spark_kafka_sink.producer.accumulator.slice_layout import Reservation, SliceLayout
 from spark_kafka_sink.producer.accumulator.slice_writer import SliceWriter
 from spark_kafka_sink.producer.topic_rows import TopicRows
+from tests.interrupts import Interrupts, MemoryErrors, places_of
 from tests.producer.harness import TOPIC, Accumulation, cluster, columns, payload
-from tests.producer.interrupting import Interrupts, MemoryErrors, places_of
 
 ONE_NODE = cluster({TOPIC: (0, 0, 0)})
 OTHER = b"of another caller"

@@ -32,9 +32,9 @@ from spark_kafka_sink.producer.producer_record import (
 )
 from spark_kafka_sink.producer.single_records.record_bundle import RecordBundle
 from tests.fakes.clock import ManualClock
+from tests.interrupts import Interrupts
 from tests.producer.calling import WAIT_S, binary
 from tests.producer.harness import config
-from tests.producer.interrupting import Interrupts
 from tests.producer.plugins.sample_interceptors import Appends, AppendsToRecords, Changing, ChangingRecords, Life, chain, values
 from tests.sink.columns import not_utf8
 

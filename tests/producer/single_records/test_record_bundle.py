@@ -18,8 +18,8 @@ from spark_kafka_sink.producer.topic_rows import record_rows
 from spark_kafka_sink.records.columns import RecordColumns
 from spark_kafka_sink.records.record_batch import size_upper_bounds
 from tests.fakes.clock import ManualClock
+from tests.interrupts import Interrupts
 from tests.producer.harness import TOPIC, tp
-from tests.producer.interrupting import Interrupts
 from tests.producer.single_records.gathering import Gathering
 
 

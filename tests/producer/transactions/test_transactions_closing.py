@@ -14,8 +14,8 @@ from spark_kafka_sink.producer.transactions.transaction_manager import Transacti
 from spark_kafka_sink.producer.txn_requests.transactional_call import CalledMethod, TransactionalCall
 from spark_kafka_sink.protocol.api_keys import ApiKey
 from spark_kafka_sink.protocol.error_codes import Errors
+from tests.interrupts import Interrupted
 from tests.producer.harness import TOPIC, all_good, partition_answer, produce_response
-from tests.producer.interrupting import Interrupted
 from tests.producer.transactions.transaction_stage import ID, TransactionStage, caller_side_of
 
 
