@@ -6,9 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from spark_kafka_sink.exactly_once.writes import (
-    CommitFailedError,
-)
+from spark_kafka_sink.exactly_once.writes import CommitFailedError
 from tests.exactly_once.stepwise_writes import Run
 from tests.fakes.fake_broker import FakeBroker
 from tests.fakes.transaction_coordinator import State as TransactionState
@@ -17,8 +15,9 @@ TOPIC = "t"
 Runs = Callable[..., Run]
 
 
-def visible(broker: FakeBroker) -> list[str]:
-    return sorted(value.decode() for value in broker.committed_values(TOPIC) if value is not None)
+def visible_rows(broker: FakeBroker, topic: str = TOPIC) -> list[str]:
+    """What readers of committed records see; a row that is there twice is listed twice."""
+    return sorted(value.decode() for value in broker.committed_values(topic) if value is not None)
 
 
 def open_transactions(broker: FakeBroker) -> list[str]:

@@ -18,7 +18,7 @@ from spark_kafka_sink.exactly_once.version_commit import HowCommitted
 from spark_kafka_sink.exactly_once.writes import AttemptResult, CommitFailedError, WriteAbortedError
 from spark_kafka_sink.protocol.api_keys import ApiKey
 from spark_kafka_sink.protocol.error_codes import Errors
-from tests.exactly_once.runs import TOPIC, Runs, open_transactions, visible
+from tests.exactly_once.runs import TOPIC, Runs, open_transactions, visible_rows
 from tests.fakes.fake_broker import FakeBroker
 
 # ONE RUN
@@ -28,9 +28,9 @@ def test_rows_are_visible_once_the_version_is_committed_and_not_before(broker: F
     first = run("r1")
     reports = first.reports(0, ["a"], ["b"], [])
     assert [each.result for each in reports] == [AttemptResult.OPEN, AttemptResult.OPEN, AttemptResult.EMPTY]
-    assert visible(broker) == []
+    assert visible_rows(broker) == []
     assert first.commit(reports).how is HowCommitted.COMMITTED
-    assert visible(broker) == ["a", "b"]
+    assert visible_rows(broker) == ["a", "b"]
     assert open_transactions(broker) == []
 
 
@@ -38,7 +38,7 @@ def test_versions_of_a_run_follow_each_other_under_the_same_ids(broker: FakeBrok
     first = run("r1")
     for version in range(4):
         first.write_version(version, [f"{version}a"], [f"{version}b"])
-    assert visible(broker) == [f"{version}{row}" for version in range(4) for row in "ab"]
+    assert visible_rows(broker) == [f"{version}{row}" for version in range(4) for row in "ab"]
     assert len(broker.transactions.transactions) == 2
 
 
@@ -64,7 +64,7 @@ def test_what_an_owner_leaves_does_not_grow_with_its_runs_and_versions(broker: F
 def test_what_a_dead_run_left_open_is_ended_and_its_rows_are_never_seen(broker: FakeBroker, run: Runs) -> None:
     run("r1").reports(0, ["a"], ["b"])
     assert run("r2").write_version(0, ["a"], ["b"]).how is HowCommitted.COMMITTED
-    assert visible(broker) == ["a", "b"]
+    assert visible_rows(broker) == ["a", "b"]
     assert open_transactions(broker) == []
 
 
@@ -75,7 +75,7 @@ def test_brokers_with_a_short_limit_for_transactions_can_be_fenced(broker: FakeB
     first = run("r1")
     first.task(0, 0, "a", timeout_ms=6_000).begin().send()
     assert run("r2").committing([first.task(0, 1, "b", timeout_ms=6_000).run()]).run().fenced == 1
-    assert visible(broker) == ["b"]
+    assert visible_rows(broker) == ["b"]
 
 
 def test_an_answer_to_the_commit_that_got_lost_is_asked_for_again(broker: FakeBroker, run: Runs) -> None:
@@ -83,7 +83,7 @@ def test_an_answer_to_the_commit_that_got_lost_is_asked_for_again(broker: FakeBr
     reports = first.reports(0, ["a"], ["b"])
     broker.drop_next(ApiKey.END_TXN, after_append=True, times=2)
     assert first.commit(reports).how is HowCommitted.COMMITTED
-    assert visible(broker) == ["a", "b"]
+    assert visible_rows(broker) == ["a", "b"]
 
 
 @pytest.mark.parametrize("is_listed", [True, False], ids=["fencing", "listing"])
@@ -104,7 +104,7 @@ def test_a_write_that_is_committed_does_not_fail_because_of_what_came_too_late(
 
     first.client.end_transactions = ending
     assert first.commit(reports).how is HowCommitted.COMMITTED
-    assert visible(broker) == ["a", "b"]
+    assert visible_rows(broker) == ["a", "b"]
     assert "version 0 is committed, but " in caplog.text
     assert "KAFKA_CLUSTER_AUTHORIZATION_FAILED" in caplog.text
 
@@ -130,7 +130,7 @@ def test_a_commit_that_is_not_the_first_lists_beside_its_other_requests(broker: 
     before = len(broker.requests_of(ApiKey.LIST_TRANSACTIONS))
     assert first.write_version(1, ["b"]).fenced == 1
     assert len(broker.requests_of(ApiKey.LIST_TRANSACTIONS)) == before + 2 * 2  # steps 6b and 6g, of two brokers
-    assert visible(broker) == ["a", "b"]
+    assert visible_rows(broker) == ["a", "b"]
     assert open_transactions(broker) == []
 
 
@@ -146,7 +146,7 @@ def test_a_list_that_may_lack_an_id_is_made_again(broker: FakeBroker, run: Runs,
     before = len(broker.requests_of(ApiKey.LIST_TRANSACTIONS))
     assert first.write_version(1, ["b"]).how is HowCommitted.COMMITTED
     assert len(broker.requests_of(ApiKey.LIST_TRANSACTIONS)) >= before + 3 * 2
-    assert visible(broker) == ["a", "b"]
+    assert visible_rows(broker) == ["a", "b"]
     assert open_transactions(broker) == []
 
 
@@ -160,7 +160,7 @@ def test_a_broker_that_does_not_answer_is_waited_for_once(broker: FakeBroker, ru
         first.commit(reports)
     release.set()
     assert len(broker.requests_of(ApiKey.LIST_TRANSACTIONS)) == before + 2  # of two brokers
-    assert visible(broker) == ["a"]
+    assert visible_rows(broker) == ["a"]
 
 
 def test_what_is_listed_beside_an_earlier_decision_is_listed_again(broker: FakeBroker, run: Runs) -> None:
@@ -169,7 +169,7 @@ def test_what_is_listed_beside_an_earlier_decision_is_listed_again(broker: FakeB
     first.write_version(0, ["a"])
     first.decide(first.reports(1, ["b"], ["c"]), first.ledger.fetch_decision())  # and that driver dies
     assert first.write_version(2, ["d"]).fenced == 0
-    assert visible(broker) == ["a", "b", "c", "d"]
+    assert visible_rows(broker) == ["a", "b", "c", "d"]
     assert open_transactions(broker) == []
 
 
@@ -210,7 +210,7 @@ def test_a_speculative_copy_leaves_its_twin_alone_and_the_loser_is_fenced(broker
     report = slow.finish()
     copy.finish()  # nobody takes its report
     assert first.commit([report]).how is HowCommitted.COMMITTED
-    assert visible(broker) == ["a"]
+    assert visible_rows(broker) == ["a"]
     assert open_transactions(broker) == []
 
 
@@ -220,7 +220,7 @@ def test_a_copy_that_comes_after_the_decision_writes_nothing(broker: FakeBroker,
     late = first.task(0, 0, "a", attempt=1).run()
     assert late.result is AttemptResult.DECIDED
     first.carry_out()
-    assert visible(broker) == ["a"]
+    assert visible_rows(broker) == ["a"]
 
 
 def test_an_empty_task_whose_id_another_has_taken_fails_the_write(broker: FakeBroker, run: Runs) -> None:
@@ -231,7 +231,7 @@ def test_an_empty_task_whose_id_another_has_taken_fails_the_write(broker: FakeBr
     with pytest.raises(CommitFailedError, match=r"not theirs any more \(Spark partitions 1\)"):
         first.commit(reports)
     first.abort()
-    assert visible(broker) == []
+    assert visible_rows(broker) == []
     zombie.die()
 
 
@@ -245,7 +245,7 @@ def test_a_task_that_begins_after_abort_writes_nothing(broker: FakeBroker, run: 
     first.abort()
     with pytest.raises(WriteAbortedError):
         late.begin()
-    assert visible(broker) == []
+    assert visible_rows(broker) == []
     assert open_transactions(broker) == []
 
 
@@ -273,7 +273,7 @@ def test_what_is_planned_after_an_abort_or_on_another_machine_is_written(broker:
     first.abort()
     first.write_version(0, ["a"])
     elsewhere.run()
-    assert visible(broker) == ["a"]
+    assert visible_rows(broker) == ["a"]
 
 
 def test_abort_leaves_a_decided_version_to_the_next_run(broker: FakeBroker, run: Runs) -> None:
@@ -281,7 +281,7 @@ def test_abort_leaves_a_decided_version_to_the_next_run(broker: FakeBroker, run:
     first.decide(first.reports(0, ["a"], ["b"]))
     first.abort()
     assert run("r2").write_version(0, ["a"], ["b"]).how is HowCommitted.ROLLED_FORWARD
-    assert visible(broker) == ["a", "b"]
+    assert visible_rows(broker) == ["a", "b"]
 
 
 def test_abort_finds_what_is_decided_under_another_topic(broker: FakeBroker, run: Runs) -> None:
@@ -318,7 +318,7 @@ def test_a_zombie_driver_whose_successor_is_done_finds_the_version_committed(bro
     reports = zombie.reports(0, ["a"], ["b"])
     run("r2").write_version(0, ["a"], ["b"])
     assert zombie.commit(reports).how is HowCommitted.FOUND
-    assert visible(broker) == ["a", "b"]
+    assert visible_rows(broker) == ["a", "b"]
     assert open_transactions(broker) == []
 
 
@@ -330,7 +330,7 @@ def test_a_zombie_driver_that_commits_while_its_successor_begins_is_found_by_it(
     assert zombie.commit(reports).fenced == 1
     task.producer.close(timeout_ms=0)
     assert second.write_version(0, ["a"]).how is HowCommitted.FOUND
-    assert visible(broker) == ["a"]
+    assert visible_rows(broker) == ["a"]
     assert open_transactions(broker) == []
 
 
@@ -351,11 +351,11 @@ def test_a_zombie_driver_whose_tasks_its_successor_has_fenced_commits_nothing(br
     with pytest.raises(CommitFailedError, match="not theirs any more"):
         zombie.commit(reports)
     zombie.abort()
-    assert visible(broker) == []
+    assert visible_rows(broker) == []
     with pytest.raises(ProducerFencedError, match="has been started since"):  # by the zombie: a prefix is for one query
         second.commit([task.finish()])
     assert run("r3").write_version(0, ["a"]).how is HowCommitted.COMMITTED
-    assert visible(broker) == ["a"]
+    assert visible_rows(broker) == ["a"]
     assert open_transactions(broker) == []
 
 
@@ -365,7 +365,7 @@ def test_a_zombie_driver_whose_tasks_its_successor_has_fenced_commits_nothing(br
 def test_what_another_owner_has_left_under_the_prefix_is_ended(broker: FakeBroker, run: Runs) -> None:
     run("r1", owner="dead").reports(0, ["x"])
     run("r2").write_version(0, ["a"])
-    assert visible(broker) == ["a"]
+    assert visible_rows(broker) == ["a"]
     assert open_transactions(broker) == []
 
 
@@ -382,7 +382,7 @@ def test_what_another_owner_has_decided_is_left_to_its_repetition(broker: FakeBr
     assert again.write_version(0, ["a"]).how is (HowCommitted.FOUND if is_found else HowCommitted.COMMITTED)
     assert len(open_transactions(broker)) == 1
     assert run("r2", owner="second").write_version(0, ["x"], ["y"]).how is HowCommitted.ROLLED_FORWARD
-    assert visible(broker) == ["a", "x", "y"]
+    assert visible_rows(broker) == ["a", "x", "y"]
 
 
 def test_a_prefix_that_another_begins_with_is_left_alone(broker: FakeBroker, run: Runs) -> None:
@@ -390,4 +390,4 @@ def test_a_prefix_that_another_begins_with_is_left_alone(broker: FakeBroker, run
     reports = other.reports(0, ["x"])
     run("r2", prefix="P").write_version(0, ["a"])
     other.commit(reports)
-    assert visible(broker) == ["a", "x"]
+    assert visible_rows(broker) == ["a", "x"]

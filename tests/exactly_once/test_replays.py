@@ -10,7 +10,7 @@ from spark_kafka_sink.exactly_once.version_commit import HowCommitted
 from spark_kafka_sink.exactly_once.writes import AttemptResult, CommitFailedError, ReplayError
 from spark_kafka_sink.protocol.api_keys import ApiKey
 from spark_kafka_sink.protocol.error_codes import Errors
-from tests.exactly_once.runs import TOPIC, Runs, open_transactions, partly_committed, time_out, visible
+from tests.exactly_once.runs import TOPIC, Runs, open_transactions, partly_committed, time_out, visible_rows
 from tests.fakes.fake_broker import FakeBroker
 
 # THE SAME ROWS
@@ -22,9 +22,9 @@ def test_a_committed_version_is_found_and_not_written_again(broker: FakeBroker, 
     reports = second.reports(0, ["a"], ["b"])
     assert {each.result for each in reports} == {AttemptResult.DECIDED}
     assert second.commit(reports).how is HowCommitted.FOUND
-    assert visible(broker) == ["a", "b"]
+    assert visible_rows(broker) == ["a", "b"]
     assert second.write_version(1, ["c"]).how is HowCommitted.COMMITTED
-    assert visible(broker) == ["a", "b", "c"]
+    assert visible_rows(broker) == ["a", "b", "c"]
 
 
 def test_a_version_that_is_found_does_not_fail_because_of_what_came_too_late(
@@ -46,7 +46,7 @@ def test_a_decided_version_is_carried_out_by_the_next_run(broker: FakeBroker, ru
     again = second.reports(0, ["a"], ["b"])
     assert {each.result for each in again} == {AttemptResult.DECIDED}
     assert second.commit(again).how is HowCommitted.ROLLED_FORWARD
-    assert visible(broker) == ["a", "b"]
+    assert visible_rows(broker) == ["a", "b"]
     assert open_transactions(broker) == []
 
 
@@ -55,10 +55,10 @@ def test_a_driver_that_died_among_its_commits_is_followed_by_one_that_finishes_t
     reports = first.reports(0, ["a"], ["b"])
     decision = first.decide(reports)
     first.client.end_transactions([decision.entries[0].prepared_transaction(first.names, "q")], commit=True)
-    assert visible(broker) == ["a"]
+    assert visible_rows(broker) == ["a"]
     second = run("r2")
     assert second.write_version(0, ["a"], ["b"]).how is HowCommitted.ROLLED_FORWARD
-    assert visible(broker) == ["a", "b"]
+    assert visible_rows(broker) == ["a", "b"]
 
 
 def test_a_repetition_does_not_touch_what_the_write_before_has_decided(broker: FakeBroker, run: Runs) -> None:
@@ -74,7 +74,7 @@ def test_a_repetition_does_not_touch_what_the_write_before_has_decided(broker: F
         assert each is not None
         assert each.is_open(entry.identity)
     assert again.commit(reports).how is HowCommitted.ROLLED_FORWARD
-    assert visible(broker) == ["a", "b"]
+    assert visible_rows(broker) == ["a", "b"]
 
 
 def test_a_version_that_nobody_repeats_is_carried_out_by_the_next_one(broker: FakeBroker, run: Runs) -> None:
@@ -83,7 +83,7 @@ def test_a_version_that_nobody_repeats_is_carried_out_by_the_next_one(broker: Fa
     first.decide(first.reports(1_700_000_000_000, ["a"], ["b"]))
     first.abort()
     assert run("r2").write_version(1_700_000_000_777, ["c"]).how is HowCommitted.COMMITTED
-    assert visible(broker) == ["a", "b", "c"]
+    assert visible_rows(broker) == ["a", "b", "c"]
     assert open_transactions(broker) == []
 
 
@@ -100,7 +100,7 @@ def test_a_version_that_finds_an_earlier_one_lost_says_that_it_committed_nothing
     assert "next run of this version" not in str(raised.value)
     second.abort()
     assert run("r3").write_version(1, ["c"]).how is HowCommitted.COMMITTED
-    assert visible(broker) == ["b", "c"]
+    assert visible_rows(broker) == ["b", "c"]
 
 
 # TRANSACTIONS THAT TIMED OUT
@@ -113,10 +113,10 @@ def test_a_transaction_that_timed_out_before_the_decision_fails_the_version_unse
     with pytest.raises(CommitFailedError, match=r"not theirs any more .*transaction\.timeout\.ms.*Nothing is visible"):
         first.commit(reports)
     first.abort()
-    assert visible(broker) == []
+    assert visible_rows(broker) == []
     assert open_transactions(broker) == []
     assert run("r2").write_version(0, ["a"], ["b"]).how is HowCommitted.COMMITTED
-    assert visible(broker) == ["a", "b"]
+    assert visible_rows(broker) == ["a", "b"]
 
 
 def test_a_transaction_that_timed_out_after_the_decision_is_written_by_the_next_run(broker: FakeBroker, run: Runs) -> None:
@@ -125,12 +125,12 @@ def test_a_transaction_that_timed_out_after_the_decision_is_written_by_the_next_
     time_out(broker, partition=0)
     with pytest.raises(CommitFailedError, match=r"1 of 2 transactions were gone .*\(Spark partitions 0\)"):
         first.carry_out()
-    assert visible(broker) == ["b"]
+    assert visible_rows(broker) == ["b"]
     second = run("r2")
     reports = second.reports(0, ["a"], ["b"])
     assert [each.result for each in reports] == [AttemptResult.OPEN, AttemptResult.SKIPPED]
     assert second.commit(reports).how is HowCommitted.COMMITTED
-    assert visible(broker) == ["a", "b"]
+    assert visible_rows(broker) == ["a", "b"]
 
 
 @pytest.mark.parametrize("lost_partitions", [[0], [0, 1]], ids=["a part", "all"])
@@ -147,7 +147,7 @@ def test_the_first_restart_after_an_outage_writes_what_has_timed_out(
     expected = [AttemptResult.OPEN if partition in lost_partitions else AttemptResult.DECIDED for partition in (0, 1)]
     assert [each.result for each in reports[:2]] == expected
     assert second.commit(reports).how is HowCommitted.COMMITTED
-    assert visible(broker) == ["a", "b"]
+    assert visible_rows(broker) == ["a", "b"]
     assert open_transactions(broker) == []
 
 
@@ -160,7 +160,7 @@ def test_a_restart_after_an_outage_that_brings_other_rows_is_refused(broker: Fak
     with pytest.raises(ReplayError, match="written by an earlier run"):
         second.commit(second.reports(0, ["b"], ["a"]))
     second.abort()
-    assert visible(broker) == ["b"]
+    assert visible_rows(broker) == ["b"]
     assert open_transactions(broker) == []
 
 
@@ -174,7 +174,7 @@ def test_what_times_out_after_the_restarted_tasks_have_looked_fails_the_write(br
         second.commit(reports)
     second.abort()
     assert run("r3").write_version(0, ["a"], ["b"]).how is HowCommitted.COMMITTED
-    assert visible(broker) == ["a", "b"]
+    assert visible_rows(broker) == ["a", "b"]
 
 
 # OTHER ROWS
@@ -188,7 +188,7 @@ def test_a_replay_with_other_rows_is_refused_by_the_task_that_finds_them_written
     with pytest.raises(ReplayError, match="partition 1 of version 0 is in Kafka with 1 rows"):
         task.finish()
     second.abort()
-    assert visible(broker) == ["b"]
+    assert visible_rows(broker) == ["b"]
     assert open_transactions(broker) == []
 
 
@@ -199,7 +199,7 @@ def test_a_replay_with_fewer_partitions_is_refused_by_the_driver(broker: FakeBro
     with pytest.raises(ReplayError, match=r"for the Spark partitions 1, .*this one has 1 partitions"):
         second.commit(reports)
     second.abort()
-    assert visible(broker) == ["b"]
+    assert visible_rows(broker) == ["b"]
     assert open_transactions(broker) == []
 
 
@@ -216,7 +216,7 @@ def test_two_writes_of_one_version_are_told_apart_by_their_rows(broker: FakeBrok
     with pytest.raises(ReplayError, match=r"in Kafka with 1 rows .* has 1 rows .*transactionalIdPrefix of their own"):
         run("r2").write_version(0, ["another table"])
     assert run("r3").write_version(0, ["a"]).how is HowCommitted.FOUND
-    assert visible(broker) == ["a"]
+    assert visible_rows(broker) == ["a"]
 
 
 def test_other_rows_under_a_decided_version_are_refused_after_it_is_committed(broker: FakeBroker, run: Runs) -> None:
@@ -224,7 +224,7 @@ def test_other_rows_under_a_decided_version_are_refused_after_it_is_committed(br
     first.decide(first.reports(0, ["a"], ["b"]))
     with pytest.raises(ReplayError, match="version 0 is in Kafka with 2 rows"):
         run("r2").write_version(0, ["x"], ["y"])
-    assert visible(broker) == ["a", "b"]
+    assert visible_rows(broker) == ["a", "b"]
     assert open_transactions(broker) == []
 
 
@@ -240,7 +240,7 @@ def test_other_rows_are_left_out_where_the_user_has_chosen_so(
         assert committed.how is HowCommitted.FOUND
         results.append((committed.other_rows, "Its rows were not written" in caplog.text))
     assert results == [(1, True), (0, False), (2, True)]
-    assert visible(broker) == ["a"]
+    assert visible_rows(broker) == ["a"]
 
 
 def test_a_checkpoint_that_was_restored_brings_other_rows_under_known_versions(broker: FakeBroker, run: Runs) -> None:
@@ -252,7 +252,7 @@ def test_a_checkpoint_that_was_restored_brings_other_rows_under_known_versions(b
     assert restored.write_version(2, ["2"]).how is HowCommitted.SUPERSEDED
     with pytest.raises(ReplayError, match=r"version 3 is in Kafka with 1 rows .*, and this write of version 3 has 1 rows"):
         restored.write_version(3, ["new"])
-    assert visible(broker) == ["0", "1", "2", "3", "4"]
+    assert visible_rows(broker) == ["0", "1", "2", "3", "4"]
 
 
 def test_a_version_whose_content_is_not_known_any_more_is_refused(run: Runs) -> None:
@@ -272,7 +272,7 @@ def test_a_version_that_is_partly_in_kafka_is_not_taken_for_committed_later(brok
     run("r2").write_version(1, ["c"])
     with pytest.raises(ReplayError, match="What was committed as version 0 is not known"):
         run("r3").write_version(0, ["a"], ["b"])
-    assert visible(broker) == ["b", "c"]
+    assert visible_rows(broker) == ["b", "c"]
 
 
 def test_rows_are_not_dropped_where_markers_are_ahead_of_the_decision(broker: FakeBroker, run: Runs) -> None:
@@ -287,7 +287,7 @@ def test_rows_are_not_dropped_where_markers_are_ahead_of_the_decision(broker: Fa
     with pytest.raises(ReplayError, match=r"a later version, 7, is in Kafka .* What was committed as version 6 .*: look whether"):
         run("r3").write_version(6, ["new"], ["rows"])
     assert run("r4").write_version(8, ["g"], ["h"]).how is HowCommitted.COMMITTED
-    assert visible(broker) == list("abcdefgh")
+    assert visible_rows(broker) == list("abcdefgh")
 
 
 def test_markers_of_all_partitions_that_there_ever_were_are_read(broker: FakeBroker, run: Runs) -> None:
@@ -300,4 +300,4 @@ def test_markers_of_all_partitions_that_there_ever_were_are_read(broker: FakeBro
     assert {each.result for each in reports} == {AttemptResult.SKIPPED}
     with pytest.raises(ReplayError, match="for the Spark partitions 2, written by an earlier run"):
         second.commit(reports)
-    assert visible(broker) == ["a", "b", "c"]
+    assert visible_rows(broker) == ["a", "b", "c"]

@@ -6,7 +6,7 @@ import pytest
 
 from spark_kafka_sink.exactly_once.version_commit import HowCommitted
 from spark_kafka_sink.exactly_once.writes import AttemptResult, CommitFailedError, ReplayError, SchemaIds
-from tests.exactly_once.runs import Runs, open_transactions, partly_committed, visible
+from tests.exactly_once.runs import Runs, open_transactions, partly_committed, visible_rows
 from tests.fakes.fake_broker import FakeBroker
 
 FIRST, NEWER = SchemaIds(value=1), SchemaIds(value=2)
@@ -27,7 +27,7 @@ def test_a_committed_version_is_compared_as_it_was_encoded(broker: FakeBroker, r
     assert {each.content.schemas for each in reports} == {FIRST}
     assert second.commit(reports).how is HowCommitted.FOUND
     assert second.write_version(1, ["c"]).how is HowCommitted.COMMITTED
-    assert visible(broker) == ["a", "b", "c"]
+    assert visible_rows(broker) == ["a", "b", "c"]
 
 
 def test_the_schemas_of_earlier_versions_are_known_too(run: Runs) -> None:
@@ -56,7 +56,7 @@ def test_the_missing_part_of_a_version_is_encoded_as_the_part_that_is_there(brok
         (AttemptResult.SKIPPED, FIRST),
     ]
     assert second.commit(reports).how is HowCommitted.COMMITTED
-    assert visible(broker) == ["a", "b"]
+    assert visible_rows(broker) == ["a", "b"]
     assert run("r3", schemas=SchemaIds(value=3)).write_version(0, ["a"], ["b"]).how is HowCommitted.FOUND
 
 
@@ -70,7 +70,7 @@ def test_what_is_decided_and_lost_is_written_again_as_it_was_encoded(broker: Fak
         (AttemptResult.DECIDED, FIRST),
     ]
     run("r3", schemas=NEWER).commit(reports)
-    assert visible(broker) == ["a", "b"]
+    assert visible_rows(broker) == ["a", "b"]
 
 
 def test_tasks_that_encode_differently_fail_the_version_and_the_next_run_ends_well(broker: FakeBroker, run: Runs) -> None:
@@ -83,9 +83,9 @@ def test_tasks_that_encode_differently_fail_the_version_and_the_next_run_ends_we
     with pytest.raises(CommitFailedError, match=r"different schemas \(value schema 1; value schema 2\)\. .* run the write again"):
         late.commit(reports)
     late.abort()
-    assert visible(broker) == ["b"]
+    assert visible_rows(broker) == ["b"]
     assert run("r3", schemas=NEWER).write_version(0, ["a"], ["b"]).how is HowCommitted.COMMITTED
-    assert visible(broker) == ["a", "b"]
+    assert visible_rows(broker) == ["a", "b"]
     assert open_transactions(broker) == []
 
 
@@ -97,9 +97,9 @@ def test_where_the_decision_is_gone_the_next_run_learns_the_schema_of_the_marker
     with pytest.raises(CommitFailedError, match="different schemas"):
         second.write_version(0, ["a"], ["b"])
     second.abort()
-    assert visible(broker) == ["b"]
+    assert visible_rows(broker) == ["b"]
     assert run("r3", schemas=NEWER).write_version(0, ["a"], ["b"]).how is HowCommitted.COMMITTED
-    assert visible(broker) == ["a", "b"]
+    assert visible_rows(broker) == ["a", "b"]
 
 
 def test_a_run_that_was_overtaken_by_one_with_another_schema_can_be_repeated(broker: FakeBroker, run: Runs) -> None:
@@ -111,4 +111,4 @@ def test_a_run_that_was_overtaken_by_one_with_another_schema_can_be_repeated(bro
         zombie.commit(reports)
     zombie.abort()
     assert run("r3", schemas=FIRST).write_version(0, ["a"], ["b"]).how is HowCommitted.FOUND
-    assert visible(broker) == ["a", "b"]
+    assert visible_rows(broker) == ["a", "b"]

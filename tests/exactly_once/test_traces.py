@@ -17,22 +17,12 @@ from tests.exactly_once.model import cases
 from tests.exactly_once.model.traces import walk
 from tests.exactly_once.model.world import Case
 from tests.exactly_once.protocol_model import TRACES_FILE
+from tests.exactly_once.runs import TOPIC, open_transactions, visible_rows
 from tests.exactly_once.stepwise_writes import Run
 from tests.exactly_once.trace_replay import Replay
 from tests.fakes.fake_broker import FakeBroker
-from tests.fakes.transaction_coordinator import State
 
-TOPIC = "t"
 TRACES = json.loads(TRACES_FILE.read_text(encoding="utf-8"))
-
-
-def visible(broker: FakeBroker) -> Counter[str]:
-    return Counter(value.decode() for value in broker.committed_values(TOPIC) if value is not None)
-
-
-def check_nothing_is_open(broker: FakeBroker) -> None:
-    open_states = (State.ONGOING, State.PREPARE_COMMIT, State.PREPARE_ABORT)
-    assert [name for name, each in broker.transactions.transactions.items() if each.state in open_states] == []
 
 
 def check(trace: dict[str, Any], *, is_the_same: bool = True, has_listed: bool = False) -> None:
@@ -54,11 +44,11 @@ def check(trace: dict[str, Any], *, is_the_same: bool = True, has_listed: bool =
         if is_the_same:
             assert replay.has_ended_well() == trace["full_plan_ends"].startswith("done"), replay.description()
             assert replay.wrong_errors() == {}
-            assert visible(broker) == Counter(trace["full_plan_visible"]), replay.description()
-        assert set(visible(broker).values()) <= {1}, replay.description()
+            assert Counter(visible_rows(broker)) == Counter(trace["full_plan_visible"]), replay.description()
+        assert set(Counter(visible_rows(broker)).values()) <= {1}, replay.description()
         expected = replay.recover()
-        assert visible(broker) == expected
-        check_nothing_is_open(broker)
+        assert Counter(visible_rows(broker)) == expected
+        assert open_transactions(broker) == []
 
 
 @pytest.mark.parametrize("has_listed", [False, True], ids=["first commit", "later commit"])

@@ -10,7 +10,7 @@ from spark_kafka_sink.errors import KafkaError
 from spark_kafka_sink.exactly_once.ledger_records import Decision
 from spark_kafka_sink.exactly_once.version_commit import HowCommitted
 from spark_kafka_sink.protocol.api_keys import ApiKey
-from tests.exactly_once.runs import Runs, open_transactions, partly_committed, time_out, visible
+from tests.exactly_once.runs import Runs, open_transactions, partly_committed, time_out, visible_rows
 from tests.exactly_once.stepwise_writes import Run
 from tests.fakes.fake_broker import FakeBroker
 
@@ -29,7 +29,7 @@ def test_what_was_decided_is_committed_before_a_later_version(broker: FakeBroker
     die_amid_commits(run("r1"))
     later = run("r2")
     assert later.write_version(1, *[["c"], ["d"], ["e"]][:partitions]).how is HowCommitted.COMMITTED
-    assert visible(broker) == ["a", "b", "c", "d", "e"][: 2 + partitions]
+    assert visible_rows(broker) == ["a", "b", "c", "d", "e"][: 2 + partitions]
     assert open_transactions(broker) == []
 
 
@@ -40,7 +40,7 @@ def test_a_version_of_which_a_part_is_missing_is_logged_when_another_follows(
     with caplog.at_level(logging.WARNING):
         run("r2").write_version(1, ["c"])
     assert "only a part of version 0 is in Kafka; the rest of its 2 rows is not written, as version 1 follows" in caplog.text
-    assert visible(broker) == ["b", "c"]
+    assert visible_rows(broker) == ["b", "c"]
 
 
 def test_a_repetition_of_a_version_with_a_missing_part_does_not_warn(
@@ -50,7 +50,7 @@ def test_a_repetition_of_a_version_with_a_missing_part_does_not_warn(
     with caplog.at_level(logging.WARNING):
         run("r2").write_version(0, ["a"], ["b"])
     assert "only a part of version 0" not in caplog.text
-    assert visible(broker) == ["a", "b"]
+    assert visible_rows(broker) == ["a", "b"]
 
 
 def test_a_decision_of_long_ago_that_arrives_late_harms_no_later_version(broker: FakeBroker, run: Runs) -> None:
@@ -63,7 +63,7 @@ def test_a_decision_of_long_ago_that_arrives_late_harms_no_later_version(broker:
     alive.write_version(1, ["c"], ["d"])
     zombie.ledger.write_decision(decision)
     assert alive.write_version(2, ["e"], ["f"]).how is HowCommitted.COMMITTED
-    assert visible(broker) == ["a", "b", "c", "d", "e", "f"]
+    assert visible_rows(broker) == ["a", "b", "c", "d", "e", "f"]
     assert open_transactions(broker) == []
 
 
@@ -75,7 +75,7 @@ def test_a_driver_of_an_earlier_version_leaves_alone_what_a_later_one_has_decide
     alive.decide(alive.reports(1, ["a"], ["b"]), alive.ledger.fetch_decision())
     assert zombie.commit(reports).how is HowCommitted.SUPERSEDED
     alive.carry_out()
-    assert visible(broker) == ["a", "b", "x", "y"]
+    assert visible_rows(broker) == ["a", "b", "x", "y"]
 
 
 def test_abort_asks_nothing_about_writes_that_were_done_long_ago(broker: FakeBroker, run: Runs) -> None:

@@ -62,8 +62,8 @@ class World:
     def open_transactions(self) -> list[str]:
         return [each.transactional_id for each in self.client.list_transactions(f"{self.prefix}-", OPEN)]
 
-    def visible(self) -> Counter[str]:
-        """What readers of committed records see now."""
+    def visible_counts(self) -> Counter[str]:
+        """What readers of committed records see now: how many times each row."""
         read = READERS["confluent-kafka"]
         how = {"isolation_level": "read_committed", "fetch.wait.max.ms": 20}  # the end of a partition is an empty answer
         records = read(self.cluster.bootstrap_servers, self.topic, **how)
@@ -90,7 +90,7 @@ class World:
     def audit(self, rows: Iterable[str]) -> None:
         """Nothing is open, and each row is seen once. Commits are answered before their markers are written: waits for these."""
         until(lambda: not self.open_transactions(), 30, "no transaction is open")
-        assert self.visible() == Counter(rows)
+        assert self.visible_counts() == Counter(rows)
 
     def check(self, *, runs: int = 1) -> list[Committed | KafkaError]:
         """A fresh run finishes the first version, a later version works, and each row is there once. What recovery took."""

@@ -169,7 +169,7 @@ def test_a_driver_that_may_not_write_to_ids_has_decided_and_the_next_run_commits
     decision = Ledger(world.client, run.names, "q", world.topic).fetch_decision()
     assert decision is not None
     assert decision.state is DecisionState.DECIDED
-    assert world.visible().total() == 0
+    assert world.visible_counts().total() == 0
     (committed,) = world.check()
     assert isinstance(committed, Committed)
     assert committed.how is HowCommitted.ROLLED_FORWARD

@@ -33,6 +33,7 @@ from spark_kafka_sink.sink.datasource import KafkaDataSource
 from spark_kafka_sink.sink.task import Task
 from spark_kafka_sink.sink.worker_cache import CLIENTS, TRANSACTIONAL, TRANSACTIONAL_FOR_LARGE_ROWS
 from spark_kafka_sink.sink.writer import KafkaBatchWriter, KafkaStreamWriter
+from tests.exactly_once.runs import visible_rows
 from tests.fakes.fake_broker import FakeBroker, Fault
 from tests.fakes.transaction_coordinator import State
 from tests.sink.schemas import schema
@@ -87,11 +88,7 @@ def run_task(
     return received
 
 
-def visible_rows(broker: FakeBroker, topic: str = "t") -> list[str]:
-    return sorted(value.decode() for value in broker.committed_values(topic) if value is not None)
-
-
-def open_ids(broker: FakeBroker) -> list[str]:
+def ongoing_ids(broker: FakeBroker) -> list[str]:
     return [name for name, each in broker.transactions.transactions.items() if each.state is State.ONGOING]
 
 
@@ -115,7 +112,7 @@ def test_a_failed_write_is_not_seen_and_leaves_nothing_open(broker: FakeBroker, 
     message = run_task(monkeypatch, writer, ["a"])
     writer.abort([message, None])
     assert visible_rows(broker) == []
-    assert open_ids(broker) == []
+    assert ongoing_ids(broker) == []
 
 
 def test_a_task_of_a_write_that_was_given_up_ends_quietly_and_cannot_be_committed(
@@ -129,14 +126,14 @@ def test_a_task_of_a_write_that_was_given_up_ends_quietly_and_cannot_be_committe
     assert (late.spark_partition, late.rows, late.found_abort) == (1, 0, True)
     with pytest.raises(WriteAbortedError, match=r"1 of 2 tasks ended without their rows.*Nothing of this write is seen"):
         writer.commit([message, late])
-    assert (visible_rows(broker), open_ids(broker)) == ([], [])
+    assert (visible_rows(broker), ongoing_ids(broker)) == ([], [])
 
 
 def test_abort_without_any_message_ends_what_is_open(broker: FakeBroker, monkeypatch: pytest.MonkeyPatch) -> None:
     task = {"query_id": QUERY, "batch_id": 0}
     run_task(monkeypatch, stream_writer(broker), ["a"], **task)
     stream_writer(broker).abort([], 0)
-    assert open_ids(broker) == []
+    assert ongoing_ids(broker) == []
 
 
 def test_a_write_with_the_same_name_and_number_is_found(
@@ -213,7 +210,7 @@ def test_what_a_named_write_has_decided_stays_open_for_its_repetition(
 ) -> None:
     name_options = {"txnAppId": "job-1", "txnVersion": "5"}
     assert "The version is decided: the next run commits what is left" in fail_to_commit(broker, monkeypatch, **name_options)
-    assert len(open_ids(broker)) == 2
+    assert len(ongoing_ids(broker)) == 2
     writer = batch_writer(broker, **name_options)
     writer.commit([run_task(monkeypatch, writer, ["a"]), run_task(monkeypatch, writer, ["b"], 1)])
     assert visible_rows(broker) == ["a", "b"]
@@ -227,11 +224,11 @@ def test_what_a_write_without_a_name_has_decided_is_committed_by_the_next(
     message = fail_to_commit(broker, monkeypatch)
     assert "the next unnamed write with this transactionalIdPrefix commits them" in message
     assert "its repetition is another write, and writes these rows again. With txnAppId and txnVersion" in message
-    assert len(open_ids(broker)) == 2
+    assert len(ongoing_ids(broker)) == 2
     writer = batch_writer(broker)
     writer.commit([run_task(monkeypatch, writer, ["c"])])
     assert visible_rows(broker) == ["a", "b", "c"]
-    assert open_ids(broker) == []
+    assert ongoing_ids(broker) == []
 
 
 def test_a_write_does_not_fail_for_one_without_a_name_that_was_lost(
@@ -272,7 +269,7 @@ def test_what_an_unnamed_write_has_decided_is_committed_whatever_the_clock_says(
     with pytest.raises(CommitFailedError, match="by its driver's clock"):
         second.commit([run_task(monkeypatch, second, ["c"])])
     assert visible_rows(broker) == ["a", "b"]
-    assert open_ids(broker) == []
+    assert ongoing_ids(broker) == []
 
 
 def test_writes_without_a_name_have_one_transactional_id_for_each_partition(
@@ -340,7 +337,7 @@ def test_dead_letters_and_skipped_rows_are_part_of_the_transaction(broker: FakeB
     assert (visible_rows(broker), visible_rows(broker, "dead")) == ([], [])
     writer.commit([message])
     assert (visible_rows(broker), visible_rows(broker, "dead")) == (["a", "b"], [large])
-    assert open_ids(broker) == []
+    assert ongoing_ids(broker) == []
 
 
 def test_a_marker_topic_that_does_not_exist_raises_before_any_row_is_written(
@@ -428,7 +425,7 @@ def test_a_dead_letter_that_a_broker_rejects_is_the_tasks_error(
     with pytest.raises(KafkaError, match=refused) as raised:
         writer.write(batches())
     assert "max.request.size" not in str(raised.value)
-    assert open_ids(broker) == []
+    assert ongoing_ids(broker) == []
 
 
 def test_a_task_whose_rows_are_all_skipped_leaves_its_marker(broker: FakeBroker, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -445,7 +442,7 @@ def test_a_row_that_a_broker_rejects_fails_its_task(broker: FakeBroker, monkeypa
     broker.inject(Fault(ApiKey.PRODUCE, error=Errors.INVALID_RECORD, error_message="no"))
     with pytest.raises(KafkaError, match="a row that a broker rejects fails its task"):
         run_task(monkeypatch, writer, ["a"])
-    assert open_ids(broker) == []
+    assert ongoing_ids(broker) == []
     message = run_task(monkeypatch, writer, ["a"], attempt=1)
     writer.commit([message])
     assert visible_rows(broker) == ["a"]
@@ -569,7 +566,7 @@ def test_a_task_whose_marker_times_out_leaves_nothing_open(broker: FakeBroker, m
     writer = batch_writer(broker, kafka__max__block__ms="1500")
     with pytest.raises(KafkaError, match="KAFKA_TRANSACTION_TIMEOUT"):
         run_task(monkeypatch, writer, ["a"])
-    assert open_ids(broker) == []
+    assert ongoing_ids(broker) == []
 
 
 def test_rows_that_wait_fail_with_the_reason_of_the_transaction(broker: FakeBroker, monkeypatch: pytest.MonkeyPatch) -> None:

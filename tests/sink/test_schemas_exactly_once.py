@@ -92,7 +92,7 @@ class Sink:
     def register_newer(self) -> None:
         self.registry.register(SUBJECT, json.dumps(NEWER))
 
-    def visible_rows(self) -> list[tuple[int, int]]:
+    def visible_schemas_and_ids(self) -> list[tuple[int, int]]:
         """The schema and the id of each row that readers see."""
         return sorted(self._read(value) for value in self._broker.committed_values("t") if value is not None)
 
@@ -138,11 +138,11 @@ def test_a_new_version_between_crash_and_restart_changes_nothing(sink: Sink, com
     crash_after_the_decision(sink, committed, fenced)
     sink.register_newer()
     sink.write()
-    assert sink.visible_rows() == ALL_WITH_THE_FIRST
+    assert sink.visible_schemas_and_ids() == ALL_WITH_THE_FIRST
     sink.write()  # once more, as Spark's log does not have it
-    assert sink.visible_rows() == ALL_WITH_THE_FIRST
+    assert sink.visible_schemas_and_ids() == ALL_WITH_THE_FIRST
     sink.write(1, [{"id": 4, "name": "d"}])
-    assert sink.visible_rows() == [*ALL_WITH_THE_FIRST, (sink.writer(1).plan.encoded_parts[0].encoder.use.id, 4)]
+    assert sink.visible_schemas_and_ids() == [*ALL_WITH_THE_FIRST, (sink.writer(1).plan.encoded_parts[0].encoder.use.id, 4)]
 
 
 def test_a_new_version_that_is_incomplete_is_completed_with_its_schema(sink: Sink, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -157,10 +157,10 @@ def test_a_new_version_that_is_incomplete_is_completed_with_its_schema(sink: Sin
         patch.setattr("spark_kafka_sink.exactly_once.version_commit.commit_entries", fence_first)
         with pytest.raises(CommitFailedError, match="transactions were gone"):
             sink.write()
-    assert sink.visible_rows() == [(1, 3)]
+    assert sink.visible_schemas_and_ids() == [(1, 3)]
     sink.register_newer()
     sink.write()
-    assert sink.visible_rows() == ALL_WITH_THE_FIRST
+    assert sink.visible_schemas_and_ids() == ALL_WITH_THE_FIRST
 
 
 def test_a_write_that_nobody_has_decided_takes_the_newer_version(sink: Sink) -> None:
@@ -169,7 +169,7 @@ def test_a_write_that_nobody_has_decided_takes_the_newer_version(sink: Sink) -> 
     sink.register_newer()
     sink.write()
     expected = sink.writer().plan.encoded_parts[0].encoder.use.id
-    assert [schema for schema, _ in sink.visible_rows()] == [expected] * 3
+    assert [schema for schema, _ in sink.visible_schemas_and_ids()] == [expected] * 3
 
 
 def test_the_schemas_of_a_write_are_seen_in_its_decision(sink: Sink, broker: FakeBroker) -> None:
@@ -204,7 +204,7 @@ def test_a_repetition_with_a_new_column_is_other_rows(sink: Sink) -> None:
     with pytest.raises(ReplayError, match=r"encoded with value schema 1, and this write of version 0 has 3 rows"):
         sink.write(0, *WIDER_ROWS, row=WIDER_ROW)
     sink.write(0, *WIDER_ROWS, row=WIDER_ROW, onNonDeterministicReplay="keepFirst")
-    assert sink.visible_rows() == ALL_WITH_THE_FIRST
+    assert sink.visible_schemas_and_ids() == ALL_WITH_THE_FIRST
 
 
 def test_a_repetition_with_a_new_column_cannot_complete_a_part(sink: Sink) -> None:
@@ -212,9 +212,9 @@ def test_a_repetition_with_a_new_column_cannot_complete_a_part(sink: Sink) -> No
     sink.register_newer()
     with pytest.raises(ReplayError, match=r"begun this version with value schema 1, and only a part .*note is no field of"):
         sink.write(0, *WIDER_ROWS, row=WIDER_ROW)
-    assert sink.visible_rows() == [(1, 1), (1, 2)]
+    assert sink.visible_schemas_and_ids() == [(1, 1), (1, 2)]
     sink.write()
-    assert sink.visible_rows() == ALL_WITH_THE_FIRST
+    assert sink.visible_schemas_and_ids() == ALL_WITH_THE_FIRST
 
 
 def test_a_registry_that_is_gone_fails_the_repetition_and_loses_nothing(sink: Sink) -> None:
