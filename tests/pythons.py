@@ -28,7 +28,7 @@ MAKE = '. jobs/environment.sh; PYTHON=$1 make_environment "$2" test'
 FOR_USERS = ("pkcs12", "jwt", "report", "registry", "prometheus")  # extras that tests cover without a service
 
 
-class Run(NamedTuple):
+class Environment(NamedTuple):
     """One environment: `.venv-NAME`, of this version of Python, with these requirements instead of the newest."""
 
     name: str
@@ -89,7 +89,7 @@ def lowest_requirements(pyproject: Path = ROOT / "pyproject.toml") -> tuple[str,
 # RUNNING
 
 
-def run(each: Run, options: Sequence[str]) -> Outcome:
+def run(each: Environment, options: Sequence[str]) -> Outcome:
     """Blocks for minutes: as long as the tests take, and the first time the installation."""
     python = find(each.version)
     if python is None:
@@ -108,8 +108,8 @@ def main(arguments: Sequence[str]) -> int:
     """`--others` leaves this Python out; the rest goes to pytest. Exit code: 1 if one failed, 0 also if some were not found."""
     others = "--others" in arguments
     options = [each for each in arguments if each != "--others"]
-    runs = [Run(version, version) for version in VERSIONS if not others or version != THIS]
-    runs.append(Run("lowest", VERSIONS[0], lowest_requirements()))
+    runs = [Environment(version, version) for version in VERSIONS if not others or version != THIS]
+    runs.append(Environment("lowest", VERSIONS[0], lowest_requirements()))
     outcomes = {each.name: run(each, options) for each in runs}
     for name, outcome in outcomes.items():
         print(f"{name}: {outcome.words}")

@@ -76,7 +76,7 @@ def test_the_pictures_are_drawn_from_the_recorded_runs(tmp_path: Path) -> None:
 def test_a_recorded_run_is_read_as_it_was_written(tmp_path: Path) -> None:
     for run in comparison.recorded_runs():
         run.save(tmp_path / "run.json")
-        assert comparison.Run.load(tmp_path / "run.json") == run
+        assert comparison.SinkBenchmarkRun.load(tmp_path / "run.json") == run
 
 
 # CODE BLOCKS

@@ -29,7 +29,9 @@ dismiss()
 pytestmark = pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="needs /proc")
 
 
-class Run:
+class WatchedRun:
+    """A process like a test run: it is watched, and has started a child."""
+
     def __init__(self) -> None:
         self._child_ends, pipe = os.pipe()
         self.process = subprocess.Popen(
@@ -55,20 +57,20 @@ class Run:
 
 
 @pytest.fixture
-def run() -> Iterator[Run]:
-    started = Run()
+def run() -> Iterator[WatchedRun]:
+    started = WatchedRun()
     yield started
     started.close()
 
 
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM])
-def test_what_a_killed_run_had_started_ends(run: Run, how: signal.Signals) -> None:
+def test_what_a_killed_run_had_started_ends(run: WatchedRun, how: signal.Signals) -> None:
     assert not run.child_has_ended(0)
     run.process.send_signal(how)
     assert run.child_has_ended(LIMIT_S)
 
 
-def test_a_run_that_ends_in_order_has_nothing_ended_for_it(run: Run) -> None:
+def test_a_run_that_ends_in_order_has_nothing_ended_for_it(run: WatchedRun) -> None:
     run.process.communicate(b"\n", timeout=LIMIT_S)
     assert run.process.returncode == 0
     assert not run.child_has_ended(0)

@@ -22,7 +22,7 @@ START_MS = 1_000_000
 WINDOW_MS = 1000
 
 
-class Measured:
+class StatInWindows:
     """One Stat with every reading there is, in two windows of a second; the test says when."""
 
     METRICS = (
@@ -46,16 +46,16 @@ class Measured:
 
 
 def test_nothing_recorded_reads_as_zero() -> None:
-    assert set(Measured().read(0).values()) == {0}
-    assert set(Measured().read(0, since_start=True).values()) == {0}
+    assert set(StatInWindows().read(0).values()) == {0}
+    assert set(StatInWindows().read(0, since_start=True).values()) == {0}
 
 
 def test_a_gauge_is_left_to_whoever_knows_it() -> None:
-    assert "now" not in Measured().read(0)
+    assert "now" not in StatInWindows().read(0)
 
 
 def test_averages_and_maxima_are_of_the_last_windows() -> None:
-    measured = Measured()
+    measured = StatInWindows()
     measured.record(100, 0)
     measured.record(10, 1000)
     measured.record(20, 2000)
@@ -67,7 +67,7 @@ def test_averages_and_maxima_are_of_the_last_windows() -> None:
 
 
 def test_totals_and_the_whole_life_forget_nothing() -> None:
-    measured = Measured()
+    measured = StatInWindows()
     for second, value in enumerate([100, 10, 20, 30, 40]):
         measured.record(value, 1000 * second)
     assert (measured.read(90_000)["bytes-total"], measured.read(90_000)["calls-total"]) == (200, 5)
@@ -76,7 +76,7 @@ def test_totals_and_the_whole_life_forget_nothing() -> None:
 
 
 def test_a_rate_of_the_first_moment_counts_as_much_time_as_full_windows_would() -> None:
-    measured = Measured(windows=3)
+    measured = StatInWindows(windows=3)
     measured.record(600, 0)
     assert measured.read(0)["bytes-rate"] == 600 / 2
     assert measured.read(500)["bytes-rate"] == 600 / 2.5
@@ -85,7 +85,7 @@ def test_a_rate_of_the_first_moment_counts_as_much_time_as_full_windows_would() 
 
 
 def test_an_even_flow_has_its_rate() -> None:
-    measured = Measured()
+    measured = StatInWindows()
     for at_ms in range(0, 20_000, 100):
         measured.record(7, at_ms)
         if at_ms > 4000:
@@ -94,7 +94,7 @@ def test_an_even_flow_has_its_rate() -> None:
 
 
 def test_a_pause_ends_the_windows_before_it() -> None:
-    measured = Measured()
+    measured = StatInWindows()
     measured.record(1000, 0)
     measured.record(6, 60_000)
     read = measured.read(60_500)
@@ -103,14 +103,14 @@ def test_a_pause_ends_the_windows_before_it() -> None:
 
 
 def test_a_ratio_is_measured_time_over_the_time_of_the_windows() -> None:
-    measured = Measured()
+    measured = StatInWindows()
     measured.record(750_000_000, 0)
     assert measured.read(500)["busy-ratio"] == 0.5
     assert measured.read(500)["busy-time-ns-total"] == 750_000_000
 
 
 def test_several_values_may_be_added_at_once() -> None:
-    measured = Measured()
+    measured = StatInWindows()
     measured.stat.add(10, 100, largest=30)
     measured.stat.add(10, 300, largest=20)
     assert (measured.read(0)["size-avg"], measured.read(0)["size-max"], measured.read(0)["calls-total"]) == (20, 30, 20)
@@ -127,7 +127,7 @@ def test_a_stat_that_is_watched_later_keeps_its_totals() -> None:
 
 
 def test_after_a_restart_the_start_is_then_and_windows_go_on() -> None:
-    measured = Measured()
+    measured = StatInWindows()
     measured.record(100, 0)
     measured.record(40, 400)
     measured.samples.restart(START_MS + 500)
@@ -141,7 +141,7 @@ def test_after_a_restart_the_start_is_then_and_windows_go_on() -> None:
 
 
 def test_windows_do_not_pile_up() -> None:
-    measured = Measured()
+    measured = StatInWindows()
     for second in range(50):
         measured.record(1, 1000 * second)
     assert len(measured.stat.marks) == 3

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from tests import pythons
-from tests.pythons import FAST, THIS, VERSIONS, Run
+from tests.pythons import FAST, THIS, VERSIONS, Environment
 
 ELSEWHERE = "3.99"
 
@@ -104,4 +104,4 @@ def test_the_option_others_leaves_out_the_python_that_has_run_all_tests(capsys: 
 def test_a_run_that_finds_no_python_fails_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pythons, "find", lambda _: None)
     assert pythons.main([]) == 0
-    assert pythons.run(Run("3.14", "3.14"), []).words.startswith("not found")
+    assert pythons.run(Environment("3.14", "3.14"), []).words.startswith("not found")

@@ -16,7 +16,7 @@ from spark_kafka_sink.protocol.error_codes import Errors
 from spark_kafka_sink.protocol.producer_identity import PreparedTransaction
 from spark_kafka_sink.protocol.topic_partition import TopicPartition
 from tests.fakes.raw_client import RawClient
-from tests.golden.transaction_scenarios import Producer, Steps
+from tests.golden.transaction_scenarios import ScenarioProducer, Steps
 from tests.integration.reading import ReadTopic, Topic
 
 
@@ -30,7 +30,7 @@ def never() -> None:
     raise AssertionError("no time passes in these tests")
 
 
-class Task:
+class TransactionalProcess:
     """A process that writes in a transaction, tells who it was, and is gone."""
 
     def __init__(self, broker: LocalKafka, topic: str, prefix: str) -> None:
@@ -38,7 +38,7 @@ class Task:
         self._topic = topic
         self._prefix = prefix
 
-    def leave_open(self, *partitions: int, group: str | None = None) -> tuple[PreparedTransaction, Producer]:
+    def leave_open(self, *partitions: int, group: str | None = None) -> tuple[PreparedTransaction, ScenarioProducer]:
         with RawClient(self._address) as connection:
             steps = self._steps(connection)
             producer = steps.new_producer()
@@ -48,7 +48,7 @@ class Task:
                 assert not steps.commit_in_transaction(producer, group, 7, metadata="rows=2;fp=abc")
         return PreparedTransaction(producer.transactional_id, producer.producer_id, producer.epoch, 2), producer
 
-    def write_on(self, producer: Producer, partition: int) -> object:
+    def write_on(self, producer: ScenarioProducer, partition: int) -> object:
         with RawClient(self._address) as connection:
             return self._steps(connection).produce(producer, partition)
 
@@ -66,7 +66,7 @@ def test_what_a_task_left_open_is_committed_and_seen_and_an_orphan_is_fenced(
 ) -> None:
     name, prefix = topic(partitions=3), f"P.{uuid.uuid4().hex[:8]}|"  # with operators of RE2
     group, marker = f"{prefix}-group", TopicPartition(name, 0)
-    task = Task(broker, name, prefix)
+    task = TransactionalProcess(broker, name, prefix)
     # On a broker where nobody has asked for a coordinator yet, this has both internal topics created.
     assert client.describe_transactions([prefix]) == {prefix: None}
     assert client.fetch_offsets({group: [marker]}, True) == {group: {}}

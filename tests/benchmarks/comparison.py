@@ -27,7 +27,7 @@ SINKS = (SINK, DEFAULTS, TUNED, CONFLUENT)  # what writes to Kafka
 
 
 @dataclass(frozen=True, slots=True)
-class Measured:
+class VariantMedians:
     """One variant in one comparison: medians over the repeats."""
 
     rows_per_second: int
@@ -46,14 +46,14 @@ class Comparison:
     codec: str
     partitions: int
     repeats: int
-    variants: dict[str, Measured]
+    variants: dict[str, VariantMedians]
 
     def ratio(self, variant: str, to: str = DEFAULTS) -> float:
         return self.variants[variant].rows_per_second / self.variants[to].rows_per_second
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class SinkBenchmarkRun:
     """One call of sink_benchmark. `short`: too few rows or repeats to be quoted; `spark_settings`: those of --conf."""
 
     command: str
@@ -70,26 +70,26 @@ class Run:
         file.write_text(json.dumps(asdict(self), indent=2) + "\n", encoding="utf-8")
 
     @classmethod
-    def load(cls, file: Path) -> Run:
+    def load(cls, file: Path) -> SinkBenchmarkRun:
         fields = json.loads(file.read_text(encoding="utf-8"))
         comparisons = tuple(
-            Comparison(**each | {"variants": {name: Measured(**figures) for name, figures in each["variants"].items()}})
+            Comparison(**each | {"variants": {name: VariantMedians(**figures) for name, figures in each["variants"].items()}})
             for each in fields["comparisons"]
         )
         return cls(**fields | {"comparisons": comparisons})
 
 
-def recorded_runs(directory: Path = RECORDED) -> list[Run]:
+def recorded_runs(directory: Path = RECORDED) -> list[SinkBenchmarkRun]:
     """In the order of their file names."""
-    return [Run.load(file) for file in sorted(directory.glob("*.json"))]
+    return [SinkBenchmarkRun.load(file) for file in sorted(directory.glob("*.json"))]
 
 
-def with_settings(runs: Sequence[Run]) -> list[tuple[Run, Comparison]]:
+def with_settings(runs: Sequence[SinkBenchmarkRun]) -> list[tuple[SinkBenchmarkRun, Comparison]]:
     """What was measured with the recommended settings of Spark: a row of the table each, and a group of the chart."""
     return [(run, each) for run in runs if run.spark_settings for each in run.comparisons]
 
 
-def without_settings(runs: Sequence[Run]) -> dict[str, tuple[Run, Comparison]]:
+def without_settings(runs: Sequence[SinkBenchmarkRun]) -> dict[str, tuple[SinkBenchmarkRun, Comparison]]:
     """What was measured with Spark's own settings, by the label of the table's row.
 
     Raises:
@@ -106,12 +106,12 @@ def without_settings(runs: Sequence[Run]) -> dict[str, tuple[Run, Comparison]]:
 # MEMORY
 
 
-def allowed_mb(run: Run, comparison: Comparison) -> float:
+def allowed_mb(run: SinkBenchmarkRun, comparison: Comparison) -> float:
     """What the formula of docs/tuning.md allows a Python worker of our sink."""
     return formula_of_settings_mb(run.spark_settings, comparison.key_bytes + comparison.value_bytes)
 
 
-def check_memory(runs: Iterable[Run]) -> None:
+def check_memory(runs: Iterable[SinkBenchmarkRun]) -> None:
     """The formula is a promise to those who size executors.
 
     Raises:
@@ -132,7 +132,7 @@ def check_memory(runs: Iterable[Run]) -> None:
 # WORDS
 
 
-def label(run: Run, comparison: Comparison) -> str:
+def label(run: SinkBenchmarkRun, comparison: Comparison) -> str:
     """What distinguishes the rows. No codec, 6 partitions and local[2] are the usual case, which is not mentioned."""
     words = [f"{comparison.value_bytes:,} B"]
     if comparison.codec != "none":
@@ -148,7 +148,7 @@ def thousands(per_second: float) -> str:
     return f"{per_second / 1e3:,.0f} k"
 
 
-def is_short(runs: Iterable[Run]) -> bool:
+def is_short(runs: Iterable[SinkBenchmarkRun]) -> bool:
     return any(run.short for run in runs)
 
 
@@ -169,7 +169,7 @@ HEADINGS = (
 )
 
 
-def markdown_table(runs: Sequence[Run]) -> str:
+def markdown_table(runs: Sequence[SinkBenchmarkRun]) -> str:
     """Every comparison of every run, the fastest of the sinks in bold, and what was run on.
 
     Raises:
@@ -189,12 +189,12 @@ def markdown_table(runs: Sequence[Run]) -> str:
     return "\n\n".join(paragraphs)
 
 
-def _made_on(run: Run) -> str:
+def _made_on(run: SinkBenchmarkRun) -> str:
     versions = ", ".join(f"{name} {version}" for name, version in run.versions.items())
     return f"{run.date}, {run.machine}, {versions}."
 
 
-def _cells(run: Run, comparison: Comparison, plain: tuple[Run, Comparison] | None) -> list[str]:
+def _cells(run: SinkBenchmarkRun, comparison: Comparison, plain: tuple[SinkBenchmarkRun, Comparison] | None) -> list[str]:
     """A row of the table. What was not measured is empty."""
     variants = comparison.variants
     fastest = max(SINKS, key=lambda name: variants[name].rows_per_second if name in variants else 0)
@@ -223,7 +223,7 @@ def _rate(comparison: Comparison, name: str) -> str:
     return thousands(comparison.variants[name].rows_per_second) + ratio
 
 
-def _largest_peak(plain: dict[str, tuple[Run, Comparison]]) -> str:
+def _largest_peak(plain: dict[str, tuple[SinkBenchmarkRun, Comparison]]) -> str:
     peaks = {name: each.variants[SINK].worker_peak_mb or 0 for name, (_, each) in plain.items()}
     largest = max(peaks, key=lambda name: peaks[name] / allowed_mb(*plain[name]))
     return (

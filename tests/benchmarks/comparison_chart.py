@@ -22,7 +22,7 @@ from tests.benchmarks.comparison import (
     SINKS,
     TUNED,
     Comparison,
-    Run,
+    SinkBenchmarkRun,
     is_short,
     label,
     thousands,
@@ -67,7 +67,7 @@ FOOT = (
 )
 
 
-def chart(runs: Sequence[Run], theme: Theme) -> str:
+def chart(runs: Sequence[SinkBenchmarkRun], theme: Theme) -> str:
     """The SVG. Nothing of a variant that was not measured is drawn."""
     pairs = with_settings(runs)
     below = _wrapped(FOOT) + _wrapped(_setting(runs))
@@ -101,7 +101,7 @@ def _head(theme: Theme) -> list[str]:
     return parts
 
 
-def _group(theme: Theme, run: Run, comparison: Comparison, top: float) -> list[str]:
+def _group(theme: Theme, run: SinkBenchmarkRun, comparison: Comparison, top: float) -> list[str]:
     measured = {name: comparison.variants[name] for name in NAMES if name in comparison.variants}
     rates = {name: each.rows_per_second for name, each in measured.items()}
     costs = {name: each.client_cpu_s_per_million for name, each in measured.items()}
@@ -137,29 +137,29 @@ def _wrapped(words: str) -> list[str]:
     return textwrap.wrap(words, 58)
 
 
-def title(runs: Sequence[Run]) -> str:
+def title(runs: Sequence[SinkBenchmarkRun]) -> str:
     """The chart in words."""
     return "; ".join(_in_words(run, each) for run, each in with_settings(runs))
 
 
-def _in_words(run: Run, comparison: Comparison) -> str:
+def _in_words(run: SinkBenchmarkRun, comparison: Comparison) -> str:
     others = [name for name in (DEFAULTS, TUNED, CONFLUENT) if name in comparison.variants]
     ratios = ", ".join(f"{comparison.ratio(SINK, name):.2f} times that of {NAMES[name]}" for name in others)
     return f"{label(run, comparison)}: rows per second of {NAMES[SINK]} are {ratios}"
 
 
-def _setting(runs: Sequence[Run]) -> str:
+def _setting(runs: Sequence[SinkBenchmarkRun]) -> str:
     return f"{runs[0].machine}, broker on the same machine; {runs[0].date}."
 
 
-def headline(runs: Sequence[Run]) -> list[Run]:
+def headline(runs: Sequence[SinkBenchmarkRun]) -> list[SinkBenchmarkRun]:
     """The runs with what the README shows of them."""
     shown = {id(each) for run, each in with_settings(runs) if label(run, each) in HEADLINE}
     left = [replace(run, comparisons=tuple(each for each in run.comparisons if id(each) in shown)) for run in runs]
     return [run for run in left if run.comparisons]
 
 
-def draw(directory: Path, runs: Sequence[Run]) -> list[Path]:
+def draw(directory: Path, runs: Sequence[SinkBenchmarkRun]) -> list[Path]:
     """Write both charts, each as …-light.svg and …-dark.svg."""
     directory.mkdir(parents=True, exist_ok=True)
     files = []

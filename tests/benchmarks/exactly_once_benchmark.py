@@ -32,7 +32,7 @@ from tests.benchmarks.measuring import Usage, cpu_seconds
 from tests.benchmarks.sink_benchmark import session
 from tests.benchmarks.small_tasks_benchmark import FIRST_BATCHES, LIMIT_S, UNIX_SOCKETS
 from tests.benchmarks.timed_sink import TimedSink, Times, parts_in
-from tests.exactly_once.stepwise_writes import Run, content_of
+from tests.exactly_once.stepwise_writes import DriverRun, content_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -191,7 +191,7 @@ def commit_of(tasks: int, broker: LocalKafka) -> dict[str, float]:
     """
     topic = f"bench-{uuid.uuid4().hex[:12]}"
     broker.create_topic(topic, PARTITIONS)
-    with Run(broker.bootstrap_servers, topic, uuid.uuid4().hex, prefix=uuid.uuid4().hex) as run:
+    with DriverRun(broker.bootstrap_servers, topic, uuid.uuid4().hex, prefix=uuid.uuid4().hex) as run:
         options = {**run.options, "transactional.id": "none", "transaction.timeout.ms": 600_000}
         with KafkaProducer(options) as producer:
             reports = [_write_row(run, producer, partition) for partition in range(tasks)]
@@ -202,7 +202,7 @@ def commit_of(tasks: int, broker: LocalKafka) -> dict[str, float]:
             return {"commit": (time.perf_counter() - started) * 1000, **steps}
 
 
-def _write_row(run: Run, producer: KafkaProducer, partition: int) -> TaskReport:
+def _write_row(run: DriverRun, producer: KafkaProducer, partition: int) -> TaskReport:
     write = run.write(0)
     attempt = TaskAttempt(run.client, producer, run.names, write, run.planned_at(0), partition, 0, run.topic)
     attempt.begin()

@@ -38,7 +38,18 @@ from jobs.local_kafka import LocalKafka
 from spark_kafka_sink import KafkaDataSource, KafkaProducer
 from spark_kafka_sink.config.sink_options import SinkOptions
 from spark_kafka_sink.producer.producer_record import ProducerRecord
-from tests.benchmarks.comparison import CONFLUENT, DEFAULTS, DISCARD, NOOP, SINK, TUNED, Comparison, Measured, Run, recorded_runs
+from tests.benchmarks.comparison import (
+    CONFLUENT,
+    DEFAULTS,
+    DISCARD,
+    NOOP,
+    SINK,
+    TUNED,
+    Comparison,
+    SinkBenchmarkRun,
+    VariantMedians,
+    recorded_runs,
+)
 from tests.benchmarks.comparison_chart import draw
 from tests.benchmarks.confluent_writer import ConfluentWriter, settings
 from tests.benchmarks.discarding import DiscardDataSource
@@ -197,7 +208,7 @@ class Bench:
                 if peak:
                     peaks[variant.name] = max(peaks.get(variant.name, 0.0), peak)
         figures = {
-            name: Measured(
+            name: VariantMedians(
                 rows_per_second=round(rows / statistics.median(usage.wall_s for usage in measured)),
                 client_cpu_s_per_million=round(statistics.median(usage.client_cpu_s for usage in measured) / rows * 1e6, 3),
                 broker_cpu_s_per_million=round(statistics.median(usage.broker_cpu_s for usage in measured) / rows * 1e6, 3),
@@ -251,7 +262,7 @@ def spark_settings(arguments: argparse.Namespace) -> dict[str, str]:
     return dict(pair.split("=", 1) for pair in arguments.conf)
 
 
-def recorded(arguments: argparse.Namespace, comparisons: list[Comparison]) -> Run:
+def recorded(arguments: argparse.Namespace, comparisons: list[Comparison]) -> SinkBenchmarkRun:
     """The run as --json keeps it: what was measured, on what, and by which command."""
     words_left, words = sys.argv[1:], []
     while words_left:
@@ -260,7 +271,7 @@ def recorded(arguments: argparse.Namespace, comparisons: list[Comparison]) -> Ru
             words_left.pop(0)
         elif not word.startswith("--json="):
             words.append(word)
-    return Run(
+    return SinkBenchmarkRun(
         command=shlex.join(["python", "-m", "tests.benchmarks.sink_benchmark", *words]),
         date=datetime.datetime.now(datetime.UTC).date().isoformat(),
         master=arguments.master,

@@ -18,8 +18,8 @@ from tests.benchmarks.comparison import (
     SINKS,
     TUNED,
     Comparison,
-    Measured,
-    Run,
+    SinkBenchmarkRun,
+    VariantMedians,
     markdown_table,
     recorded_runs,
 )
@@ -31,25 +31,28 @@ RATES = {SINK: 200_000, DEFAULTS: 100_000, TUNED: 250_000, CONFLUENT: 50_000, DI
 CPU = {SINK: 2.0, DEFAULTS: 4.0, TUNED: 1.0, CONFLUENT: 8.0, DISCARD: 1.5, NOOP: 0.5}
 
 
-def run(short: bool = False, peak_mb: int | None = 150, value_bytes: int = 1000) -> Run:
+def run(short: bool = False, peak_mb: int | None = 150, value_bytes: int = 1000) -> SinkBenchmarkRun:
     measured = {
-        name: Measured(rate, CPU[name], broker_cpu_s_per_million=1.0, worker_peak_mb=peak_mb) for name, rate in RATES.items()
+        name: VariantMedians(rate, CPU[name], broker_cpu_s_per_million=1.0, worker_peak_mb=peak_mb)
+        for name, rate in RATES.items()
     }
     comparison = Comparison(3_000_000, 8, value_bytes, "lz4", 6, 5, measured)
-    return Run("python -m …", "2026-01-01", "local[2]", RECOMMENDED, "2 cores", {"Python": "3.11"}, short, (comparison,))
+    return SinkBenchmarkRun(
+        "python -m …", "2026-01-01", "local[2]", RECOMMENDED, "2 cores", {"Python": "3.11"}, short, (comparison,)
+    )
 
 
-def only(these: Run, *variants: str) -> Run:
+def only(these: SinkBenchmarkRun, *variants: str) -> SinkBenchmarkRun:
     """The run as --variants makes it."""
     left = (replace(each, variants={name: each.variants[name] for name in variants}) for each in these.comparisons)
     return replace(these, comparisons=tuple(left))
 
 
-def with_sparks_own_settings(these: Run) -> Run:
+def with_sparks_own_settings(these: SinkBenchmarkRun) -> SinkBenchmarkRun:
     return replace(only(these, SINK, DEFAULTS), spark_settings={})
 
 
-def cells(runs: list[Run]) -> dict[str, str]:
+def cells(runs: list[SinkBenchmarkRun]) -> dict[str, str]:
     """Those of the table's one row, by the words above them."""
     heading, _, *rows = [line for line in markdown_table(runs).splitlines() if line.startswith("|")]
     (row,) = rows
@@ -124,7 +127,7 @@ def test_a_run_without_a_peak_cannot_be_printed() -> None:
 # THE CHART
 
 
-def bars(runs: list[Run], theme: Theme) -> list[ElementTree.Element]:
+def bars(runs: list[SinkBenchmarkRun], theme: Theme) -> list[ElementTree.Element]:
     svg = ElementTree.fromstring(chart(runs, theme))
     return [each for each in svg.iter(f"{SVG}rect") if each.get("height") == str(BAR - 3) and float(each.get("width", 0)) != 12]
 
@@ -178,5 +181,5 @@ def test_a_short_run_is_marked_in_table_and_chart(short: bool) -> None:
 def test_a_run_of_some_variants_is_read_as_it_was_written(tmp_path: Path) -> None:
     written = with_sparks_own_settings(run())
     written.save(tmp_path / "run.json")
-    assert Run.load(tmp_path / "run.json") == written
+    assert SinkBenchmarkRun.load(tmp_path / "run.json") == written
     assert TUNED not in (tmp_path / "run.json").read_text(encoding="utf-8")

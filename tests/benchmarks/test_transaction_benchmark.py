@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import json
 
-from tests.benchmarks.transaction_benchmark import JAVA, OURS, Measured, Run, Way
+from tests.benchmarks.transaction_benchmark import JAVA, OURS, TransactionBenchmarkRun, Way, WayMedians
 
-RUN = Run(
+RUN = TransactionBenchmarkRun(
     command="python -m …",
     date="2026-01-01",
     machine="2 cores",
     versions={"Python": "3.11"},
     what="1,000 records",
     throughput={
-        Way(OURS, None): Measured(1_000_000, 1.5, 0.5),
-        Way(JAVA, None): Measured(800_000, 2.5, 0.6),
-        Way(OURS, 1000): Measured(960_000, 1.6, 0.7),
-        Way(JAVA, 1000): Measured(600_000, 2.6, 0.8),
+        Way(OURS, None): WayMedians(1_000_000, 1.5, 0.5),
+        Way(JAVA, None): WayMedians(800_000, 2.5, 0.6),
+        Way(OURS, 1000): WayMedians(960_000, 1.6, 0.7),
+        Way(JAVA, 1000): WayMedians(600_000, 2.6, 0.8),
     },
     commits_per_second={OURS: 300.0, JAVA: 400.0},
 )

@@ -54,14 +54,14 @@ class Way(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Measured:
+class WayMedians:
     records_per_second: float
     client_cpu_s_per_million: float
     broker_cpu_s_per_million: float
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class TransactionBenchmarkRun:
     """One call of this program: medians over the repeats."""
 
     command: str
@@ -69,7 +69,7 @@ class Run:
     machine: str
     versions: dict[str, str]
     what: str
-    throughput: dict[Way, Measured]
+    throughput: dict[Way, WayMedians]
     commits_per_second: dict[str, float]
 
     def of_own(self, way: Way) -> float:
@@ -180,7 +180,7 @@ def _new_id() -> str:
 # ALL OF THEM
 
 
-def measure(arguments: argparse.Namespace, broker: LocalKafka, folder: Path) -> Run:
+def measure(arguments: argparse.Namespace, broker: LocalKafka, folder: Path) -> TransactionBenchmarkRun:
     broker_pid = broker.nodes[1].pid
     assert broker_pid is not None
     ways = [Way(client, duration) for duration in (None, *arguments.durations) for client in (OURS, JAVA)]
@@ -202,7 +202,7 @@ def measure(arguments: argparse.Namespace, broker: LocalKafka, folder: Path) -> 
             arguments.topic = new_topic(broker, 1)
             seconds = run_ours("commits", arguments) if client_name == OURS else run_java_commits(arguments)
             commits[client_name].append(arguments.commits / seconds)
-    return Run(
+    return TransactionBenchmarkRun(
         command=f"python -m tests.benchmarks.transaction_benchmark {' '.join(sys.argv[1:])}".strip(),
         date=date.today().isoformat(),
         machine=f"{os.cpu_count()} cores ({platform.machine()}, {platform.system()})",
@@ -210,7 +210,7 @@ def measure(arguments: argparse.Namespace, broker: LocalKafka, folder: Path) -> 
         what=f"{arguments.records:,} records of {arguments.value_size} B, batch.size={arguments.batch_size},"
         f" linger.ms={arguments.linger_ms}, {arguments.codec}, {arguments.partitions} partitions,"
         f" medians of {arguments.repeats}",
-        throughput={way: Measured(*map(statistics.median, zip(*each, strict=True))) for way, each in measurements.items()},
+        throughput={way: WayMedians(*map(statistics.median, zip(*each, strict=True))) for way, each in measurements.items()},
         commits_per_second={name: statistics.median(rates) for name, rates in commits.items()},
     )
 

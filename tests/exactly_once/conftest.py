@@ -9,7 +9,7 @@ import pytest
 
 from spark_kafka_sink.admin.transaction_client import TRANSACTION_LOG
 from tests.exactly_once.runs import TOPIC, Runs
-from tests.exactly_once.stepwise_writes import Run
+from tests.exactly_once.stepwise_writes import DriverRun
 from tests.fakes.fake_broker import FakeBroker
 
 
@@ -24,4 +24,4 @@ def broker(request: pytest.FixtureRequest) -> Iterator[FakeBroker]:
 def run(broker: FakeBroker) -> Iterator[Runs]:
     """run("r1", owner=…): a life of the driver, which ends with the test."""
     with ExitStack() as stack:
-        yield lambda name, **how: stack.enter_context(Run(broker.bootstrap_servers, TOPIC, name, **how))
+        yield lambda name, **how: stack.enter_context(DriverRun(broker.bootstrap_servers, TOPIC, name, **how))

@@ -75,7 +75,7 @@ from typing import Final
 from tests.exactly_once.model import cases, spark, traces
 from tests.exactly_once.model.exploration import Result, Violation, explore, moves, recover
 from tests.exactly_once.model.plans import KNOWN_LIMITS, LEFT_OUT
-from tests.exactly_once.model.world import FULL_PLAN, Case, Event, Setting, World
+from tests.exactly_once.model.world import FULL_PLAN, ModelCase, ModelEvent, ModelWorld, Setting
 
 TRACES_FILE: Final = Path(__file__).with_name("protocol_traces.json")
 
@@ -106,7 +106,7 @@ def recorded_traces() -> str:
 
 def table(word: str, *, only_quick: bool) -> Iterator[str]:
     yield f"{'plan':66} {'case':62} {'states':>8} {'s':>5}  result"
-    rows: list[tuple[str, Case, Setting, Violation | None]] = [
+    rows: list[tuple[str, ModelCase, Setting, Violation | None]] = [
         ("the full plan", case, Setting(FULL_PLAN, case), None)
         for case in cases.QUICK + (() if only_quick else cases.SOAK + cases.SAMPLED)
     ]
@@ -142,16 +142,16 @@ def _details(result: Result, *, with_traces: bool) -> Iterator[str]:
 
 def crash_points() -> Iterator[str]:
     """One write of two tasks without faults, one step after the other; and what a crash of everything after each step leaves."""
-    setting = Setting(FULL_PLAN, Case("crash points"))
+    setting = Setting(FULL_PLAN, ModelCase("crash points"))
     yield f"{'everything dies after':112} {'readers see':12} the next run"
-    world = spark.start(setting, World())
+    world = spark.start(setting, ModelWorld())
     while following := list(moves(setting, world)):
         event, world, _ = following[0]
         _, events, _ = recover(setting, world)
         yield f"{str(event)[:111]:112} {' '.join(world.broker.visible):12} {', '.join(_summary(events))}"
 
 
-def _summary(events: Sequence[Event]) -> Iterator[str]:
+def _summary(events: Sequence[ModelEvent]) -> Iterator[str]:
     """What the tasks of the next run return, and what its driver does."""
     if len(events) == 1:
         yield "has nothing to do"

@@ -7,12 +7,12 @@ from collections.abc import Callable
 import pytest
 
 from spark_kafka_sink.exactly_once.writes import CommitFailedError
-from tests.exactly_once.stepwise_writes import Run
+from tests.exactly_once.stepwise_writes import DriverRun
 from tests.fakes.fake_broker import FakeBroker
 from tests.fakes.transaction_coordinator import State as TransactionState
 
 TOPIC = "t"
-Runs = Callable[..., Run]
+Runs = Callable[..., DriverRun]
 
 
 def visible_rows(broker: FakeBroker, topic: str = TOPIC) -> list[str]:
@@ -33,7 +33,7 @@ def time_out(broker: FakeBroker, partition: int) -> None:
     assert broker.transactions.abort_timed_out()
 
 
-def partly_committed(first: Run) -> None:
+def partly_committed(first: DriverRun) -> None:
     """Partition 1 is in Kafka, partition 0 is incomplete."""
     reports = [first.task(0, 0, "a").run(), first.task(0, 1, "b").run()]
     decision = first.decide(reports)

@@ -34,7 +34,7 @@ class Task:
 
     def __init__(
         self,
-        run: Run,
+        run: DriverRun,
         version: int,
         partition: int,
         rows: Sequence[str],
@@ -94,7 +94,7 @@ class Task:
         self.producer.close(timeout_ms=0)
 
 
-class Run:
+class DriverRun:
     """One life of a driver: a query's run, or one batch write.
 
     Args:
@@ -134,7 +134,7 @@ class Run:
         if has_listed:
             self.client.list_transactions(self.names.id_prefix)
 
-    def __enter__(self) -> Run:
+    def __enter__(self) -> DriverRun:
         return self
 
     def __exit__(self, *_: type[BaseException] | BaseException | TracebackType | None) -> None:

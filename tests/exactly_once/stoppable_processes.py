@@ -39,7 +39,7 @@ from spark_kafka_sink.exactly_once.version_commit import Committed, VersionCommi
 from spark_kafka_sink.exactly_once.writes import TaskReport
 from spark_kafka_sink.network.network_client import NetworkClient
 from spark_kafka_sink.producer.producer import KafkaProducer
-from tests.exactly_once.stepwise_writes import Run
+from tests.exactly_once.stepwise_writes import DriverRun
 
 BEFORE, AMID, AFTER = "before", "amid", "after"
 KILL, PAUSE = signal.SIGKILL, signal.SIGSTOP
@@ -216,7 +216,7 @@ Outcome = Killed | Failed | TaskReport | Committed | int
 
 @dataclass(frozen=True)
 class _Life:
-    """What a process needs to make a Run."""
+    """What a process needs to make a DriverRun."""
 
     address: str
     topic: str
@@ -225,7 +225,7 @@ class _Life:
     stop: Where = None
     has_overflow: bool = False
 
-    def start(self) -> Run:
+    def start(self) -> DriverRun:
         if self.has_overflow:
             ledger_records.MAX_METADATA_BYTES = OVERFLOW_BYTES
         if isinstance(self.stop, int):
@@ -235,7 +235,7 @@ class _Life:
         else:
             for each in self.stop or ():
                 _stop_once(each)
-        return Run(self.address, self.topic, self.run, **self.how)
+        return DriverRun(self.address, self.topic, self.run, **self.how)
 
 
 def _process(life: _Life, work: Callable[..., object], arguments: Sequence[Any], answers: Connection) -> None:
@@ -246,19 +246,19 @@ def _process(life: _Life, work: Callable[..., object], arguments: Sequence[Any],
         answers.send(Failed(type(error).__name__, str(error)))
 
 
-def _write(run: Run, version: int, partition: int, rows: Sequence[str], attempt: int, timeout_ms: int) -> TaskReport:
+def _write(run: DriverRun, version: int, partition: int, rows: Sequence[str], attempt: int, timeout_ms: int) -> TaskReport:
     return run.task(version, partition, *rows, attempt=attempt, timeout_ms=timeout_ms).run()
 
 
-def _commit(run: Run, reports: Sequence[TaskReport]) -> Committed:
+def _commit(run: DriverRun, reports: Sequence[TaskReport]) -> Committed:
     return run.commit(reports)
 
 
-def _abort(run: Run) -> int:
+def _abort(run: DriverRun) -> int:
     return run.abort()
 
 
-def _write_all(run: Run, version: int, partitions: Sequence[Sequence[str]]) -> Committed:
+def _write_all(run: DriverRun, version: int, partitions: Sequence[Sequence[str]]) -> Committed:
     return run.write_version(version, *partitions)
 
 
@@ -326,7 +326,7 @@ class Process:
 class Processes:
     """Tasks and drivers of one prefix. Those that are left at the end of the block are killed.
 
-    Args: how: further arguments of Run.
+    Args: how: further arguments of DriverRun.
     """
 
     address: str
@@ -358,7 +358,7 @@ class Processes:
     def commit(
         self, run: str, reports: Sequence[TaskReport], stop: Where = None, *, has_overflow: bool = False, has_listed: bool = False
     ) -> Process:
-        """A driver's commit(). Its outcome: Committed. `has_listed`: see Run."""
+        """A driver's commit(). Its outcome: Committed. `has_listed`: see DriverRun."""
         return self._start(self._life(run, stop, has_overflow, has_listed=has_listed), _commit, list(reports))
 
     def abort(self, run: str, stop: Where = None) -> Process:

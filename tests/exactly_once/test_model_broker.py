@@ -22,7 +22,7 @@ END_TXN = {1: 4, 2: 5}  # version of the request by transaction version
 REQUESTS = ("init", "write", "commit", "abort", "complete", "time out")
 
 
-class Both:
+class BrokerPair:
     """The model's broker and the fake coordinator, which are asked the same."""
 
     def __init__(self, transaction_version: int) -> None:
@@ -77,7 +77,7 @@ class Both:
 @pytest.mark.parametrize("seed", range(20))
 def test_any_order_of_requests_gets_one_answer_from_model_and_fake_coordinator(transaction_version: int, seed: int) -> None:
     chance = random.Random(seed)
-    both = Both(transaction_version)
+    both = BrokerPair(transaction_version)
     both.ask("init", -1)
     for _ in range(200):
         transaction = both.broker.transaction(ID)

@@ -17,14 +17,14 @@ from tests.exactly_once import protocol_model
 from tests.exactly_once.model import cases, driver, task, traces
 from tests.exactly_once.model.exploration import UNSAFE, Violation, explore
 from tests.exactly_once.model.plans import KNOWN_LIMITS, LEFT_OUT, UNNEEDED, LeftOut, Limit, turned
-from tests.exactly_once.model.world import FULL_PLAN, Case, Event, Plan, Setting
+from tests.exactly_once.model.world import FULL_PLAN, ModelCase, ModelEvent, Plan, Setting
 
 RECORDED_TRACES = json.loads(protocol_model.TRACES_FILE.read_text(encoding="utf-8"))
 BY_NAME = {left_out.name: left_out for left_out in LEFT_OUT}
 SOAK_LIMIT_S = 1_200
 
 
-def described(events_by_violation: dict[Violation, list[Event]]) -> str:
+def described(events_by_violation: dict[Violation, list[ModelEvent]]) -> str:
     """Each violation, and what happened before."""
     lines = []
     for violation, events in events_by_violation.items():
@@ -36,7 +36,7 @@ def described(events_by_violation: dict[Violation, list[Event]]) -> str:
 
 
 @pytest.mark.parametrize("case", cases.QUICK, ids=lambda case: case.name)
-def test_the_full_plan_holds_in_every_order_of_steps(case: Case) -> None:
+def test_the_full_plan_holds_in_every_order_of_steps(case: ModelCase) -> None:
     result = explore(Setting(FULL_PLAN, case))
     assert not result.traces, described(result.traces)
     assert result.is_complete, "a quick case is one that is explored to the end"
@@ -45,7 +45,7 @@ def test_the_full_plan_holds_in_every_order_of_steps(case: Case) -> None:
 @pytest.mark.soak
 @pytest.mark.timeout(SOAK_LIMIT_S)
 @pytest.mark.parametrize("case", cases.SOAK, ids=lambda case: case.name)
-def test_the_full_plan_holds_in_every_order_of_steps_of_the_large_cases(case: Case) -> None:
+def test_the_full_plan_holds_in_every_order_of_steps_of_the_large_cases(case: ModelCase) -> None:
     result = explore(Setting(FULL_PLAN, case))
     assert not result.traces, described(result.traces)
     assert result.is_complete, "what is not explored to the end is no evidence: see SAMPLED"
@@ -54,7 +54,7 @@ def test_the_full_plan_holds_in_every_order_of_steps_of_the_large_cases(case: Ca
 @pytest.mark.soak
 @pytest.mark.timeout(SOAK_LIMIT_S)
 @pytest.mark.parametrize("case", cases.SAMPLED, ids=lambda case: case.name)
-def test_nothing_is_found_in_a_part_of_the_cases_that_are_too_large(case: Case) -> None:
+def test_nothing_is_found_in_a_part_of_the_cases_that_are_too_large(case: ModelCase) -> None:
     """That proves nothing: they are explored in part."""
     result = explore(Setting(FULL_PLAN, case))
     assert not result.traces, described(result.traces)

@@ -11,11 +11,11 @@ from spark_kafka_sink.exactly_once.ledger_records import Decision
 from spark_kafka_sink.exactly_once.version_commit import HowCommitted
 from spark_kafka_sink.protocol.api_keys import ApiKey
 from tests.exactly_once.runs import Runs, open_transactions, partly_committed, time_out, visible_rows
-from tests.exactly_once.stepwise_writes import Run
+from tests.exactly_once.stepwise_writes import DriverRun
 from tests.fakes.fake_broker import FakeBroker
 
 
-def die_amid_commits(first: Run, version: int = 0) -> Decision:
+def die_amid_commits(first: DriverRun, version: int = 0) -> Decision:
     """Partition 0 of 2 is committed."""
     decision = first.decide(first.reports(version, ["a"], ["b"]))
     first.client.end_transactions([decision.entries[0].prepared_transaction(first.names, "q")], commit=True)

@@ -20,7 +20,7 @@ from spark_kafka_sink.exactly_once.writes import AttemptResult, TaskReport
 from spark_kafka_sink.network.kafka_client import ClientRequest, ClientResponse
 from spark_kafka_sink.network.network_client import NetworkClient
 from spark_kafka_sink.producer.producer import KafkaProducer
-from tests.exactly_once.stepwise_writes import Run, content_of
+from tests.exactly_once.stepwise_writes import DriverRun, content_of
 from tests.fakes.fake_broker import FakeBroker
 
 TOPIC = "t"
@@ -69,19 +69,19 @@ def broker() -> Iterator[FakeBroker]:
 
 
 @pytest.fixture
-def run(broker: FakeBroker) -> Iterator[Run]:
-    with Run(broker.bootstrap_servers, TOPIC, "host", **{"linger.ms": LINGER_MS}) as run:
+def run(broker: FakeBroker) -> Iterator[DriverRun]:
+    with DriverRun(broker.bootstrap_servers, TOPIC, "host", **{"linger.ms": LINGER_MS}) as run:
         yield run
 
 
 @pytest.fixture
-def producer(run: Run) -> Iterator[KafkaProducer]:
+def producer(run: DriverRun) -> Iterator[KafkaProducer]:
     """A worker keeps one for all of its tasks."""
     with KafkaProducer({**run.options, "transactional.id": "none"}) as producer:
         yield producer
 
 
-def write(run: Run, producer: KafkaProducer, version: int) -> TaskReport:
+def write(run: DriverRun, producer: KafkaProducer, version: int) -> TaskReport:
     """Write as a task of the sink does."""
     attempt = TaskAttempt(run.client, producer, run.names, run.write(version), run.planned_at(version), 0, 0, TOPIC)
     attempt.begin()
@@ -92,7 +92,7 @@ def write(run: Run, producer: KafkaProducer, version: int) -> TaskReport:
     return attempt.finish()
 
 
-def test_a_task_waits_four_times(run: Run, producer: KafkaProducer, waits: Waits) -> None:
+def test_a_task_waits_four_times(run: DriverRun, producer: KafkaProducer, waits: Waits) -> None:
     """Two looks, its own id, and the rows with the marker behind them."""
     run.commit([write(run, producer, 0)])
     assert waits.of(lambda: write(run, producer, 1)) == [
@@ -103,7 +103,7 @@ def test_a_task_waits_four_times(run: Run, producer: KafkaProducer, waits: Waits
     ]
 
 
-def test_a_commit_waits_five_times(run: Run, producer: KafkaProducer, waits: Waits) -> None:
+def test_a_commit_waits_five_times(run: DriverRun, producer: KafkaProducer, waits: Waits) -> None:
     with TransactionClient(run.options) as driver:
         for version in (0, 1):
             report = write(run, producer, version)

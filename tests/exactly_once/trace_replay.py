@@ -36,7 +36,7 @@ from tests.exactly_once.model.cases import BY_NAME
 from tests.exactly_once.model.exploration import EVERYTHING
 from tests.exactly_once.model.traces import DRIVER_ORDER, SPARKS_STEPS, TASK_ORDER
 from tests.exactly_once.model.world import FINAL_REASONS, rows_of
-from tests.exactly_once.stepwise_writes import Run
+from tests.exactly_once.stepwise_writes import DriverRun
 from tests.exactly_once.stoppable_processes import OVERFLOW_BYTES, STEPS
 from tests.integration.processes import until
 
@@ -82,7 +82,7 @@ class Died(BaseException):
     """The process is dead: nothing of it catches this."""
 
 
-class Process:
+class SteppedThread:
     """A thread that waits before each step."""
 
     def __init__(self, name: str, order: Sequence[str], work: Callable[[], object]) -> None:
@@ -189,14 +189,14 @@ class Process:
 
 
 class _Here(threading.local):
-    process: Process | None = None
+    process: SteppedThread | None = None
 
 
 _here = _Here()
 PLAINLY: Step = {"words": "", "arguments": {}, "answer_is_lost": False}
 
 
-class TaskProcess(Process):
+class TaskProcess(SteppedThread):
     """`phase`: "looks", or "has its id" once it takes it."""
 
     def __init__(self, name: str, work: Callable[[], object], *, has_rows: bool) -> None:
@@ -221,7 +221,7 @@ class TaskProcess(Process):
         return OF_A_TASK.get(call)
 
 
-class DriverProcess(Process):
+class DriverProcess(SteppedThread):
     """`phase`: "checks markers" once it has read them, "closing" once it records what has become of its own version, "aborting"
     in abort().
     """
@@ -256,7 +256,7 @@ CALLS = (
 
 
 def patched() -> ExitStack:
-    """While it is open, threads of a Process stand still before their steps; others notice nothing."""
+    """While it is open, a SteppedThread stands still before its steps; others notice nothing."""
     stack = ExitStack()
     for call in CALLS:
         owner, method, _ = STEPS[call]
@@ -329,16 +329,16 @@ def _end_of_id(model_id: str) -> str:
 class Replay:
     """Args:
     trace: of protocol_traces.json.
-    make_run: makes a Run with this name and these arguments, which ends with the test.
+    make_run: makes a DriverRun with this name and these arguments, which ends with the test.
     client: of somebody else, who looks and lets transactions time out.
     """
 
-    def __init__(self, trace: Trace, make_run: Callable[..., Run], client: TransactionClient) -> None:
+    def __init__(self, trace: Trace, make_run: Callable[..., DriverRun], client: TransactionClient) -> None:
         self.trace = trace
-        self.processes: dict[str, Process] = {}
+        self.processes: dict[str, SteppedThread] = {}
         self._make_run = make_run
         self._client = client
-        self._runs: dict[tuple[int, int], Run] = {}
+        self._runs: dict[tuple[int, int], DriverRun] = {}
         self._reports: dict[tuple[int, int, int, int], TaskReport] = {}  # by run, write, version, partition
         self._stack = ExitStack()
 
@@ -446,20 +446,20 @@ class Replay:
         transaction = self._client.describe_transactions([transactional_id])[transactional_id]
         return transaction is None or transaction.state not in PREPARED
 
-    def _process(self, name: str, first_step: str) -> Process:
+    def _process(self, name: str, first_step: str) -> SteppedThread:
         if name not in self.processes:
             description = self.trace["processes"][name]
             make = self._task if description["kind"] == "task" else self._driver
             self.processes[name] = make(name, description, first_step)
         return self.processes[name]
 
-    def _run(self, run: int, write: int) -> Run:
+    def _run(self, run: int, write: int) -> DriverRun:
         """The writes of a foreachBatch have one each. All have one host, as in the model."""
         if (run, write) not in self._runs:
             self._runs[run, write] = self._make_run(HOST, owner=OWNER)
         return self._runs[run, write]
 
-    def _task(self, name: str, description: Mapping[str, Any], first_step: str) -> Process:  # noqa: ARG002
+    def _task(self, name: str, description: Mapping[str, Any], first_step: str) -> SteppedThread:  # noqa: ARG002
         place = (description["run"], description["write"], description["version"], description["partition"])
         planned_at = DriverTime(HOST, description["planned"])
         how = {"attempt": description["attempt"], "planned_at": planned_at, "schemas": self._schemas(*place[:2])}
@@ -480,7 +480,7 @@ class Replay:
                 return process.outcome
         return "its tasks have failed"
 
-    def _driver(self, name: str, description: Mapping[str, Any], first_step: str) -> Process:
+    def _driver(self, name: str, description: Mapping[str, Any], first_step: str) -> SteppedThread:
         write = (description["run"], description["write"], description["version"])
         run = self._run(*write[:2])
         places = {

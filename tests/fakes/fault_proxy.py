@@ -8,7 +8,7 @@ Threads: one accepts, two pump each connection; all are daemons, and `close` end
 Law: a request is forwarded once, whole, or not at all; what became of each is in `log`.
 
     with ProxiedKafka(tmp_path) as cluster:
-        cluster.proxy.arm(Fault.DROP_AFTER, ApiKey.PRODUCE, skip=3, times=2)
+        cluster.proxy.arm(ProxyFault.DROP_AFTER, ApiKey.PRODUCE, skip=3, times=2)
         ... produce to cluster.proxied_servers, read from cluster.bootstrap_servers ...
 """
 
@@ -42,7 +42,7 @@ _SIZE = struct.Struct(">i")
 _HEADER = struct.Struct(">hhi")  # api key, version, correlation id
 
 
-class Fault(Enum):
+class ProxyFault(Enum):
     DROP_BEFORE = auto()  # the connection ends and the broker never sees the request
     DROP_AFTER = auto()  # the broker has carried the request out; the connection ends instead of its answer
     SWALLOW = auto()  # carried out; the answer never comes, later ones do
@@ -70,26 +70,26 @@ class Request:
 
 @dataclass
 class _Armed:
-    fault: Fault
+    fault: ProxyFault
     api_key: int | None
     skip: int
     times: int
 
 
-Decide = Callable[[Request], Fault | None]
+Decide = Callable[[Request], ProxyFault | None]
 
 
 class FaultProxy:
     """Listens as soon as it is made, so that its port can be told to a broker; `upstream` is set when that is known.
 
-    Args: delay_s, of Fault.DELAY; seed, of garbage.
+    Args: delay_s, of ProxyFault.DELAY; seed, of garbage.
     """
 
     def __init__(self, upstream: tuple[str, int] | None = None, *, delay_s: float = 0.3, seed: int = 0) -> None:
         self.upstream = upstream
         self.delay_s = delay_s
         self.decide: Decide = lambda _: None  # asked when nothing armed matches
-        self.log: list[tuple[Request, Fault | None]] = []  # every request, in the order of arrival
+        self.log: list[tuple[Request, ProxyFault | None]] = []  # every request, in the order of arrival
         self._random = random.Random(seed)
         self._lock = threading.Lock()  # guards all below and the log
         self._armed: list[_Armed] = []
@@ -108,7 +108,7 @@ class FaultProxy:
     def address(self) -> str:
         return f"{HOST}:{self.port}"
 
-    def arm(self, fault: Fault, api_key: ApiKey | None = None, *, skip: int = 0, times: int = 1) -> None:
+    def arm(self, fault: ProxyFault, api_key: ApiKey | None = None, *, skip: int = 0, times: int = 1) -> None:
         """After `skip` requests of this API (of any, if None) the next `times` are hit. What was armed first goes first."""
         with self._lock:
             self._armed.append(_Armed(fault, api_key, skip, times))
@@ -119,7 +119,7 @@ class FaultProxy:
             self._armed.clear()
             self.decide = lambda _: None
 
-    def count(self, fault: Fault) -> int:
+    def count(self, fault: ProxyFault) -> int:
         """How often it has happened."""
         with self._lock:
             return sum(happened is fault for _, happened in self.log)
@@ -193,7 +193,7 @@ class FaultProxy:
             self._start(self._pump_requests, pair)
             self._start(self._pump_responses, pair)
 
-    def _fate(self, pair: _Pair, frame: bytes) -> Fault | None:
+    def _fate(self, pair: _Pair, frame: bytes) -> ProxyFault | None:
         api_key, version, correlation_id = _HEADER.unpack_from(frame)
         with self._lock:
             request = Request(pair.number, api_key, version, correlation_id, self._counts[api_key], len(frame))
@@ -203,7 +203,7 @@ class FaultProxy:
         pair.faults[correlation_id] = fault
         return fault
 
-    def _next_armed(self, api_key: int) -> Fault | None:
+    def _next_armed(self, api_key: int) -> ProxyFault | None:
         for armed in self._armed:
             if armed.api_key not in (None, api_key):
                 continue
@@ -226,9 +226,9 @@ class FaultProxy:
         with contextlib.suppress(OSError):  # one of the two has closed: so do we
             while (frame := _read_frame(pair.client)) is not None:
                 fault = self._fate(pair, frame)
-                if fault is Fault.DROP_BEFORE:
+                if fault is ProxyFault.DROP_BEFORE:
                     break
-                if fault is Fault.STOP_READING:
+                if fault is ProxyFault.STOP_READING:
                     pair.ended.wait()  # the test, or the end of the proxy, ends it
                     break
                 pair.broker.sendall(_SIZE.pack(len(frame)) + frame)
@@ -252,33 +252,33 @@ class FaultProxy:
                 data = held + _SIZE.pack(len(frame)) + frame
                 (correlation_id,) = _SIZE.unpack_from(frame)
                 fault = pair.faults.pop(correlation_id, None)
-                held = data if fault is Fault.GLUE else b""
-                if fault is not Fault.GLUE and not self._answer(pair, fault, data):
+                held = data if fault is ProxyFault.GLUE else b""
+                if fault is not ProxyFault.GLUE and not self._answer(pair, fault, data):
                     break
 
-    def _answer(self, pair: _Pair, fault: Fault | None, data: bytes) -> bool:
+    def _answer(self, pair: _Pair, fault: ProxyFault | None, data: bytes) -> bool:
         """Send an answer as the fault wants it; false when nothing more may follow it."""
         client = pair.client
-        if fault is Fault.DROP_AFTER:
+        if fault is ProxyFault.DROP_AFTER:
             return False
-        if fault is Fault.SWALLOW:
+        if fault is ProxyFault.SWALLOW:
             return True
-        if fault is Fault.SILENCE:
+        if fault is ProxyFault.SILENCE:
             pair.ended.wait()
             return False
-        if fault is Fault.DELAY:
+        if fault is ProxyFault.DELAY:
             pair.ended.wait(self.delay_s)
-        if fault is Fault.GARBAGE:
+        if fault is ProxyFault.GARBAGE:
             data = self._random.randbytes(self._random.randint(1, 200))
-        if fault is Fault.HALF_CLOSE:
+        if fault is ProxyFault.HALF_CLOSE:
             client.shutdown(socket.SHUT_WR)
             pair.ended.wait(WAIT_S)
             return False
-        if fault is Fault.HUGE:
+        if fault is ProxyFault.HUGE:
             client.sendall(_SIZE.pack(HUGE))
             for _ in range(HUGE_SENT_BYTES // 65_536):
                 client.sendall(bytes(65_536))
-        elif fault is Fault.TEAR:
+        elif fault is ProxyFault.TEAR:
             for at in range(len(data)):
                 client.sendall(data[at : at + 1])
         else:
@@ -298,7 +298,7 @@ class _Pair:
         self.number = number
         self.client = client
         self.broker = broker
-        self.faults: dict[int, Fault | None] = {}  # correlation id -> what happens to the answer
+        self.faults: dict[int, ProxyFault | None] = {}  # correlation id -> what happens to the answer
         self.ended = threading.Event()
         for each in (client, broker):
             each.settimeout(None)  # a connection may be idle for long; end() wakes whoever reads or writes

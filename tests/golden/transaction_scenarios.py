@@ -64,7 +64,7 @@ class Client(Protocol):
 
 
 @dataclass
-class Producer:
+class ScenarioProducer:
     transactional_id: str
     producer_id: int = -1
     epoch: int = -1
@@ -114,15 +114,15 @@ class Steps:
             )
             self.note(f"FindCoordinator v{version}", error)
 
-    def new_producer(self, *, timeout_ms: int = 60_000) -> Producer:
-        producer = Producer(next(self.names))
+    def new_producer(self, *, timeout_ms: int = 60_000) -> ScenarioProducer:
+        producer = ScenarioProducer(next(self.names))
         self.init(producer, timeout_ms=timeout_ms)
         producer.first_epoch = producer.epoch
         return producer
 
     def init(
         self,
-        producer: Producer,
+        producer: ScenarioProducer,
         *,
         timeout_ms: int = 60_000,
         expected: tuple[int, int] = (-1, -1),
@@ -147,14 +147,14 @@ class Steps:
         self.note("epoch", self._epoch(producer, producer.epoch))
         return error
 
-    def _epoch(self, producer: Producer, epoch: int) -> int:
+    def _epoch(self, producer: ScenarioProducer, epoch: int) -> int:
         return epoch if producer.first_epoch is None else epoch - producer.first_epoch
 
     # WRITING
 
     def produce(
         self,
-        producer: Producer,
+        producer: ScenarioProducer,
         partition: int = 0,
         *,
         epoch: int | None = None,
@@ -191,7 +191,9 @@ class Steps:
         self.note(f"Produce v{version} in epoch {self._epoch(producer, used_epoch)}", error)
         return error
 
-    def add_partitions(self, producer: Producer, *partitions: int, epoch: int | None = None, version: int = 3) -> list[str]:
+    def add_partitions(
+        self, producer: ScenarioProducer, *partitions: int, epoch: int | None = None, version: int = 3
+    ) -> list[str]:
         request = AddPartitionsToTxnRequest(
             transactional_id=producer.transactional_id,
             producer_id=producer.producer_id,
@@ -207,7 +209,7 @@ class Steps:
         self.note(f"AddPartitionsToTxn v{version}", errors)
         return errors
 
-    def add_offsets(self, producer: Producer, group: str, version: int = 4) -> ErrorCode:
+    def add_offsets(self, producer: ScenarioProducer, group: str, version: int = 4) -> ErrorCode:
         request = AddOffsetsToTxnRequest(
             transactional_id=producer.transactional_id,
             producer_id=producer.producer_id,
@@ -220,7 +222,7 @@ class Steps:
 
     def commit_in_transaction(
         self,
-        producer: Producer,
+        producer: ScenarioProducer,
         group: str,
         offset: int,
         *,
@@ -247,7 +249,7 @@ class Steps:
 
     def end(
         self,
-        producer: Producer,
+        producer: ScenarioProducer,
         *,
         commit: bool,
         epoch: int | None = None,
@@ -305,7 +307,7 @@ class Steps:
 
     # LOOKING ON
 
-    def describe(self, producer: Producer) -> None:
+    def describe(self, producer: ScenarioProducer) -> None:
         answer = self.client.ask(DescribeTransactionsRequest(transactional_ids=(producer.transactional_id,)), 0)
         (state,) = answer.transaction_states
         self.note("state", (str(Errors.for_code(state.error_code)), state.transaction_state, state.transaction_timeout_ms))
@@ -314,7 +316,7 @@ class Steps:
         self.note("state's partitions", sorted(topics))
         self.note("has begun", state.transaction_start_time_ms > 0)
 
-    def await_end(self, producer: Producer) -> None:
+    def await_end(self, producer: ScenarioProducer) -> None:
         """Until all markers are written."""
         request = DescribeTransactionsRequest(transactional_ids=(producer.transactional_id,))
         deadline = time.monotonic() + PATIENCE_S
@@ -323,7 +325,7 @@ class Steps:
             time.sleep(PAUSE_S)
 
     def list_transactions(
-        self, *producers: Producer, states: tuple[str, ...] = (), pattern: str | None = None, duration: int = -1
+        self, *producers: ScenarioProducer, states: tuple[str, ...] = (), pattern: str | None = None, duration: int = -1
     ) -> None:
         request = ListTransactionsRequest(state_filters=states, transactional_id_pattern=pattern, duration_filter=duration)
         version = 2 if pattern is not None else 1
@@ -390,7 +392,7 @@ def a_fenced_producer(steps: Steps) -> None:
     if not steps.v2:
         steps.add_partitions(old, 0)
     steps.produce(old)
-    new = Producer(old.transactional_id, old.producer_id, old.epoch, old.first_epoch)
+    new = ScenarioProducer(old.transactional_id, old.producer_id, old.epoch, old.first_epoch)
     steps.init(new, settle=False)
     steps.init(new)
     steps.describe(new)
@@ -428,9 +430,9 @@ def a_transaction_past_its_time_out(steps: Steps) -> None:
 
 def requests_that_are_refused(steps: Steps) -> None:
     for timeout_ms in (0, -1, 900_001, 900_000):
-        steps.init(Producer(next(steps.names)), timeout_ms=timeout_ms)
-    steps.init(Producer(""))
-    unknown = Producer(next(steps.names), producer_id=123_456_789, epoch=0)
+        steps.init(ScenarioProducer(next(steps.names)), timeout_ms=timeout_ms)
+    steps.init(ScenarioProducer(""))
+    unknown = ScenarioProducer(next(steps.names), producer_id=123_456_789, epoch=0)
     steps.produce(unknown)
     steps.end(unknown, commit=True)
     steps.add_partitions(unknown, 0)

@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 from jobs.local_kafka import LocalKafka
 from tests.broker_properties import QUICK_TIMEOUTS
 from tests.fakes.fault_proxy import ProxiedKafka
-from tests.integration.exactly_once_world import World, world_of
+from tests.integration.exactly_once_world import BrokerWorld, world_of
 from tests.integration.exactly_once_writes import CommittedReader
 from tests.integration.reading import ReadTopic
 from tests.integration.writing import FileStream
@@ -29,7 +29,7 @@ def cluster(kafka_jars: Path, tmp_path_factory: pytest.TempPathFactory) -> Itera
 
 
 @pytest.fixture
-def world(cluster: LocalKafka) -> Iterator[World]:
+def world(cluster: LocalKafka) -> Iterator[BrokerWorld]:
     with world_of(cluster) as world:
         yield world
 

@@ -1,7 +1,7 @@
 """A broker, a topic, and exactly-once writes to it by runs that come and go: what the tests of crashes share.
 
-Runs live in the test's process (`World.run`) or in processes that stop (`World.processes`); whatever became of them,
-`World.recover` writes the version again as a fresh run would, and `World.audit` looks at what readers see.
+Runs live in the test's process (`BrokerWorld.run`) or in processes that stop (`BrokerWorld.processes`); whatever became of them,
+`BrokerWorld.recover` writes the version again as a fresh run would, and `BrokerWorld.audit` looks at what readers see.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from spark_kafka_sink.admin.transaction_client import TransactionClient
 from spark_kafka_sink.admin.transaction_operations import TransactionState
 from spark_kafka_sink.errors import KafkaError
 from spark_kafka_sink.exactly_once.version_commit import Committed
-from tests.exactly_once.stepwise_writes import Run
+from tests.exactly_once.stepwise_writes import DriverRun
 from tests.exactly_once.stoppable_processes import Processes
 from tests.integration.processes import until
 from tests.integration.reading import READERS
@@ -41,7 +41,7 @@ def rows_of(*versions: Rows) -> list[str]:
     return [row for version in versions for rows in version for row in rows]
 
 
-class World:
+class BrokerWorld:
     """Each has a topic and a prefix of its own."""
 
     def __init__(self, cluster: LocalKafka, stack: ExitStack) -> None:
@@ -54,9 +54,9 @@ class World:
         self.client = stack.enter_context(TransactionClient({"bootstrap.servers": cluster.bootstrap_servers}))
         self.processes = stack.enter_context(Processes(cluster.bootstrap_servers, self.topic, {"prefix": self.prefix}))
 
-    def run(self, name: str, address: str | None = None, **how: object) -> Run:
+    def run(self, name: str, address: str | None = None, **how: object) -> DriverRun:
         """A life of the driver, in this process. It ends with the test, without a word to the brokers."""
-        made = Run(address or self.cluster.bootstrap_servers, self.topic, name, prefix=self.prefix, **how)
+        made = DriverRun(address or self.cluster.bootstrap_servers, self.topic, name, prefix=self.prefix, **how)
         return self._stack.enter_context(made)
 
     def open_transactions(self) -> list[str]:
@@ -101,6 +101,6 @@ class World:
 
 
 @contextmanager
-def world_of(cluster: LocalKafka) -> Iterator[World]:
+def world_of(cluster: LocalKafka) -> Iterator[BrokerWorld]:
     with ExitStack() as stack:
-        yield World(cluster, stack)
+        yield BrokerWorld(cluster, stack)

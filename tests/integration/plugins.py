@@ -24,7 +24,7 @@ class AlwaysZero:
         return np.zeros(len(value), np.int32)
 
 
-class Fault:
+class HarmfulPartitioner:
     """A partitioner that does harm once, when it sees the row `kafka.fault.row`: values begin with a number of 8 digits.
 
     `kafka.fault.kind` is kill-worker, kill-jvm (the executor's, which for a local master is the driver's) or wait (until the file

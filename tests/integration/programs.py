@@ -88,7 +88,7 @@ def options_of(broker: LocalKafka, topic: str, directory: Path, kind: str | None
     }
     if kind is not None:
         options |= {
-            "kafka.partitioner.class": "tests.integration.plugins.Fault",
+            "kafka.partitioner.class": "tests.integration.plugins.HarmfulPartitioner",
             "kafka.fault.kind": kind,
             "kafka.fault.row": str(row),
             "kafka.fault.marker": str(directory / "marker"),

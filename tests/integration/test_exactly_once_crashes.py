@@ -17,7 +17,7 @@ from spark_kafka_sink.exactly_once.names import AttemptId
 from spark_kafka_sink.exactly_once.version_commit import Committed, HowCommitted
 from spark_kafka_sink.exactly_once.writes import AttemptResult, TaskReport
 from tests.broker_properties import QUICK_TIMEOUTS
-from tests.exactly_once.stepwise_writes import Run
+from tests.exactly_once.stepwise_writes import DriverRun
 from tests.exactly_once.stoppable_processes import (
     ABORT_STEPS,
     AFTER,
@@ -30,7 +30,7 @@ from tests.exactly_once.stoppable_processes import (
     Stop,
     stops,
 )
-from tests.integration.exactly_once_world import FIRST, SECOND, World, rows_of
+from tests.integration.exactly_once_world import FIRST, SECOND, BrokerWorld, rows_of
 
 pytestmark = [pytest.mark.slow]
 
@@ -69,7 +69,7 @@ def deaths(stops: list[Stop]) -> list[Any]:
 BEGUN = [stop for stop in stops(TASK_STEPS) if not stop.step.startswith("3")]  # where the version is not decided
 
 
-def leave_open(world: World) -> None:
+def leave_open(world: BrokerWorld) -> None:
     """A dead run's transactions: step 1 has something to end, and 6b too."""
     dead = world.run("dead")
     dead.reports(0, *FIRST)
@@ -77,7 +77,7 @@ def leave_open(world: World) -> None:
         dead.task(0, 0, *FIRST[0], attempt=attempt).run()
 
 
-def leave_decided(world: World, *, is_lost: bool) -> None:
+def leave_decided(world: BrokerWorld, *, is_lost: bool) -> None:
     """A dead run has decided the version. `is_lost`: somebody has ended one of its transactions meanwhile."""
     dead = world.run("dead")
     assert world.processes.commit("dead", dead.reports(0, *FIRST), Stop("6e", AFTER)).outcome() is KILLED
@@ -90,7 +90,7 @@ def leave_decided(world: World, *, is_lost: bool) -> None:
 
 @TIMES
 @pytest.mark.parametrize("stop", deaths(BEGUN), ids=str)
-def test_a_killed_task_is_retried_by_its_driver(world: World, stop: Stop, times: int) -> None:
+def test_a_killed_task_is_retried_by_its_driver(world: BrokerWorld, stop: Stop, times: int) -> None:
     leave_open(world)
     run = world.run("r1")
     others = [run.task(0, 1, *FIRST[1]).run(), run.task(0, 2, *FIRST[2]).run()]
@@ -104,7 +104,7 @@ def test_a_killed_task_is_retried_by_its_driver(world: World, stop: Stop, times:
 
 @TIMES
 @pytest.mark.parametrize("stop", deaths(stops(TASK_STEPS)), ids=str)
-def test_a_task_killed_while_it_writes_again_what_was_lost_is_retried(world: World, stop: Stop, times: int) -> None:
+def test_a_task_killed_while_it_writes_again_what_was_lost_is_retried(world: BrokerWorld, stop: Stop, times: int) -> None:
     """The version is decided, and one of its transactions is gone. Its task looks, takes its id, and writes the rows again."""
     leave_decided(world, is_lost=True)
     run = world.run("r1")
@@ -120,7 +120,7 @@ def test_a_task_killed_while_it_writes_again_what_was_lost_is_retried(world: Wor
 
 
 @pytest.mark.parametrize("stop", [stop for stop in stops(TASK_STEPS) if stop.step in ("0", "3")], ids=str)
-def test_a_task_killed_while_it_looks_at_a_decision_leaves_it_to_be_carried_out(world: World, stop: Stop) -> None:
+def test_a_task_killed_while_it_looks_at_a_decision_leaves_it_to_be_carried_out(world: BrokerWorld, stop: Stop) -> None:
     leave_decided(world, is_lost=False)
     assert world.processes.task("r1", 0, 0, FIRST[0], stop).outcome() is KILLED
     (committed,) = world.check()
@@ -130,7 +130,7 @@ def test_a_task_killed_while_it_looks_at_a_decision_leaves_it_to_be_carried_out(
 
 @TIMES
 @pytest.mark.parametrize("stop", deaths(BEGUN), ids=str)
-def test_a_task_killed_together_with_its_driver_leaves_nothing_behind(world: World, stop: Stop, times: int) -> None:
+def test_a_task_killed_together_with_its_driver_leaves_nothing_behind(world: BrokerWorld, stop: Stop, times: int) -> None:
     leave_open(world)
     for number in range(times):
         run = f"r{number}"
@@ -142,14 +142,14 @@ def test_a_task_killed_together_with_its_driver_leaves_nothing_behind(world: Wor
 # COMMIT
 
 
-def reports_of(run: Run) -> list[TaskReport]:
+def reports_of(run: DriverRun) -> list[TaskReport]:
     """Of a run whose task 0 has a copy that nobody waits for."""
     reports = run.reports(0, *FIRST)
     run.task(0, 0, *FIRST[0], attempt=1).run()
     return reports
 
 
-def outcome_of_commit(world: World, name: str, stop: Stop, *, has_listed: bool = False) -> object:
+def outcome_of_commit(world: BrokerWorld, name: str, stop: Stop, *, has_listed: bool = False) -> object:
     """Of a driver that is to be killed at this step. A copy of a task takes its id and writes after step 6b: 6g has to end it."""
     run = world.run(name)
     stops = [Stop("6b complete", AFTER, PAUSE), stop]
@@ -162,7 +162,7 @@ def outcome_of_commit(world: World, name: str, stop: Stop, *, has_listed: bool =
 
 @TIMES
 @pytest.mark.parametrize("stop", deaths(stops(COMMIT_STEPS)), ids=str)
-def test_a_driver_killed_in_commit_is_followed_by_one_that_finishes(world: World, stop: Stop, times: int) -> None:
+def test_a_driver_killed_in_commit_is_followed_by_one_that_finishes(world: BrokerWorld, stop: Stop, times: int) -> None:
     """The second time the driver finds what the first one has decided, and need not come to the same step."""
     leave_open(world)
     assert outcome_of_commit(world, "r0", stop) is KILLED
@@ -176,7 +176,7 @@ SIDE_BY_SIDE = [stop for stop in stops(COMMIT_STEPS) if stop.step in ("6a", "6b 
 
 
 @pytest.mark.parametrize("stop", SIDE_BY_SIDE, ids=str)
-def test_a_driver_killed_in_a_later_commit_is_followed_by_one_that_finishes(world: World, stop: Stop) -> None:
+def test_a_driver_killed_in_a_later_commit_is_followed_by_one_that_finishes(world: BrokerWorld, stop: Stop) -> None:
     """Then the list of step 6b is asked for beside 6a."""
     leave_open(world)
     assert outcome_of_commit(world, "r0", stop, has_listed=True) is KILLED
@@ -184,7 +184,7 @@ def test_a_driver_killed_in_a_later_commit_is_followed_by_one_that_finishes(worl
 
 
 @pytest.mark.parametrize("stop", deaths(stops(COMMIT_STEPS)), ids=str)
-def test_a_driver_killed_while_it_commits_the_rest_is_followed_by_one_that_finishes(world: World, stop: Stop) -> None:
+def test_a_driver_killed_while_it_commits_the_rest_is_followed_by_one_that_finishes(world: BrokerWorld, stop: Stop) -> None:
     """One of the decided transactions is gone, and its task has written its rows again."""
     leave_decided(world, is_lost=True)
     outcome = outcome_of_commit(world, "r1", stop)
@@ -193,7 +193,7 @@ def test_a_driver_killed_while_it_commits_the_rest_is_followed_by_one_that_finis
 
 
 @pytest.mark.parametrize("stop", [Stop("6e", AFTER), Stop("6f", AMID)], ids=str)
-def test_a_decision_in_many_records_is_carried_out_by_the_next_run(world: World, stop: Stop) -> None:
+def test_a_decision_in_many_records_is_carried_out_by_the_next_run(world: BrokerWorld, stop: Stop) -> None:
     """As of a write with thousands of tasks, whose decision is too long for one."""
     run = world.run("r0")
     assert world.processes.commit("r0", run.reports(0, *FIRST), stop, has_overflow=True).outcome() is KILLED
@@ -202,7 +202,7 @@ def test_a_decision_in_many_records_is_carried_out_by_the_next_run(world: World,
     assert committed.how is HowCommitted.ROLLED_FORWARD
 
 
-def test_a_run_that_is_killed_after_any_of_its_requests_loses_and_doubles_nothing(world: World) -> None:
+def test_a_run_that_is_killed_after_any_of_its_requests_loses_and_doubles_nothing(world: BrokerWorld) -> None:
     """Tasks and driver in one process, which dies after its first request, its second one, and so on; each time in a version
     of its own, which a fresh run then finishes."""
     expected: list[str] = []
@@ -223,7 +223,7 @@ def test_a_run_that_is_killed_after_any_of_its_requests_loses_and_doubles_nothin
 
 @TIMES
 @pytest.mark.parametrize("stop", deaths(stops(ABORT_STEPS)), ids=str)
-def test_a_driver_killed_in_abort_leaves_nothing_behind(world: World, stop: Stop, times: int) -> None:
+def test_a_driver_killed_in_abort_leaves_nothing_behind(world: BrokerWorld, stop: Stop, times: int) -> None:
     for number in range(times):
         world.run(f"r{number}").reports(0, *FIRST)
         assert world.processes.abort(f"r{number}", stop).outcome() is KILLED
@@ -231,7 +231,7 @@ def test_a_driver_killed_in_abort_leaves_nothing_behind(world: World, stop: Stop
 
 
 @pytest.mark.parametrize("stop", deaths(stops(ABORT_STEPS)), ids=str)
-def test_an_abort_that_is_killed_leaves_what_was_decided_to_the_next_run(world: World, stop: Stop) -> None:
+def test_an_abort_that_is_killed_leaves_what_was_decided_to_the_next_run(world: BrokerWorld, stop: Stop) -> None:
     """Between the commits of a version a request fails, say, and Spark calls abort(). What was decided is committed."""
     run = world.run("r0")
     assert world.processes.commit("r0", run.reports(0, *FIRST), Stop("6f", AMID)).outcome() is KILLED

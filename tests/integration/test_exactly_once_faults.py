@@ -24,10 +24,10 @@ from spark_kafka_sink.network.coordinators import CoordinatorKey
 from spark_kafka_sink.protocol.api_keys import ApiKey
 from spark_kafka_sink.protocol.messages.find_coordinator import KeyType
 from tests.broker_properties import QUICK_SESSIONS, QUICK_TIMEOUTS
-from tests.exactly_once.stepwise_writes import Run
+from tests.exactly_once.stepwise_writes import DriverRun
 from tests.exactly_once.stoppable_processes import AFTER, AMID, KILLED, PAUSE, Process, Stop
-from tests.fakes.fault_proxy import Fault, ProxiedKafka, Request
-from tests.integration.exactly_once_world import FIRST, SECOND, Rows, World, rows_of, world_of
+from tests.fakes.fault_proxy import ProxiedKafka, ProxyFault, Request
+from tests.integration.exactly_once_world import FIRST, SECOND, BrokerWorld, Rows, rows_of, world_of
 from tests.integration.processes import until
 
 pytestmark = [pytest.mark.slow]
@@ -41,7 +41,7 @@ QUICK_REQUESTS = {"request.timeout.ms": 1_000, "delivery.timeout.ms": 20_000}
 
 
 @pytest.fixture
-def world(world: World, cluster: ProxiedKafka) -> Iterator[World]:
+def world(world: BrokerWorld, cluster: ProxiedKafka) -> Iterator[BrokerWorld]:
     yield world
     cluster.proxy.disarm()
 
@@ -49,7 +49,7 @@ def world(world: World, cluster: ProxiedKafka) -> Iterator[World]:
 # TIME-OUTS
 
 
-def short_of(run: Run, timeout_ms: int, *partitions: int) -> list[TaskReport]:
+def short_of(run: DriverRun, timeout_ms: int, *partitions: int) -> list[TaskReport]:
     """The reports of the first version; the transactions of these partitions time out soon."""
     return [
         run.task(0, partition, *rows, timeout_ms=timeout_ms if partition in partitions else LONG_MS).run()
@@ -57,7 +57,7 @@ def short_of(run: Run, timeout_ms: int, *partitions: int) -> list[TaskReport]:
     ]
 
 
-def before_time_outs(world: World, what: Callable[[Run, int], T]) -> tuple[Run, T]:
+def before_time_outs(world: BrokerWorld, what: Callable[[DriverRun, int], T]) -> tuple[DriverRun, T]:
     """What a run has come to before the first time-out of its transactions, and the run.
 
     Where that was too late, the run gives up, and the next one has more time.
@@ -76,7 +76,7 @@ def before_time_outs(world: World, what: Callable[[Run, int], T]) -> tuple[Run, 
     raise AssertionError(f"too late in each run: {errors}")
 
 
-def await_time_out(world: World, run: Run, *partitions: int) -> None:
+def await_time_out(world: BrokerWorld, run: DriverRun, *partitions: int) -> None:
     ids = [run.names.transactional_id(AttemptId("q", partition, 0)) for partition in partitions]
 
     def are_aborted() -> bool:
@@ -86,10 +86,10 @@ def await_time_out(world: World, run: Run, *partitions: int) -> None:
     until(are_aborted, 30 + TIMEOUTS_MS[-1] / 1000, "brokers abort what is too old")
 
 
-def stopped_after_decision(world: World, late: Sequence[int], stop: Stop) -> tuple[Run, Process]:
+def stopped_after_decision(world: BrokerWorld, late: Sequence[int], stop: Stop) -> tuple[DriverRun, Process]:
     """A driver that stands still or is dead at this step after its decision; these transactions time out soon."""
 
-    def commit(run: Run, timeout_ms: int) -> Process:
+    def commit(run: DriverRun, timeout_ms: int) -> Process:
         process = world.processes.commit(run.name, short_of(run, timeout_ms, *late), stop)
         if stop.how is PAUSE and process.pauses():
             return process
@@ -101,7 +101,7 @@ def stopped_after_decision(world: World, late: Sequence[int], stop: Stop) -> tup
     return before_time_outs(world, commit)
 
 
-def test_a_time_out_before_the_decision_is_found_before_anything_is_seen(world: World) -> None:
+def test_a_time_out_before_the_decision_is_found_before_anything_is_seen(world: BrokerWorld) -> None:
     run, reports = before_time_outs(world, lambda run, timeout_ms: short_of(run, timeout_ms, 0))
     await_time_out(world, run, 0)
     with pytest.raises(CommitFailedError) as raised:
@@ -117,7 +117,7 @@ def test_a_time_out_before_the_decision_is_found_before_anything_is_seen(world: 
 
 @pytest.mark.parametrize(("late", "seen_rows"), [([0], ["c"]), ([0, 1], [])], ids=["one", "all"])
 def test_a_time_out_between_decision_and_commit_is_an_error_that_the_next_run_heals(
-    world: World, late: list[int], seen_rows: list[str]
+    world: BrokerWorld, late: list[int], seen_rows: list[str]
 ) -> None:
     run, commit = stopped_after_decision(world, late, Stop("6e", AFTER, PAUSE))
     await_time_out(world, run, *late)
@@ -136,7 +136,7 @@ def test_a_time_out_between_decision_and_commit_is_an_error_that_the_next_run_he
 @pytest.mark.parametrize(
     ("late", "stop"), [([0, 1], Stop("6e", AFTER)), ([1], Stop("6f", AMID))], ids=["before its commits", "amid its commits"]
 )
-def test_the_first_restart_after_an_outage_writes_what_has_timed_out(world: World, late: list[int], stop: Stop) -> None:
+def test_the_first_restart_after_an_outage_writes_what_has_timed_out(world: BrokerWorld, late: list[int], stop: Stop) -> None:
     """The driver was killed, and nobody ran the query again for longer than transactions may be open."""
     run, _ = stopped_after_decision(world, late, stop)
     await_time_out(world, run, *late)
@@ -146,7 +146,7 @@ def test_the_first_restart_after_an_outage_writes_what_has_timed_out(world: Worl
     assert committed.skipped_partitions == len(FIRST) - len(late)
 
 
-def test_a_time_out_after_the_restarted_tasks_have_looked_is_healed_by_the_next_run(world: World) -> None:
+def test_a_time_out_after_the_restarted_tasks_have_looked_is_healed_by_the_next_run(world: BrokerWorld) -> None:
     """The restarted tasks found the transactions open, and wrote nothing. Their driver finds one gone, and has no rows for it."""
     run, _ = stopped_after_decision(world, [1], Stop("6e", AFTER))
     second = world.run("second")
@@ -163,7 +163,7 @@ def test_a_time_out_after_the_restarted_tasks_have_looked_is_healed_by_the_next_
     assert committed.how is HowCommitted.COMMITTED
 
 
-def test_the_error_of_a_task_that_outlasts_its_transaction_says_why(world: World) -> None:
+def test_the_error_of_a_task_that_outlasts_its_transaction_says_why(world: BrokerWorld) -> None:
     run = world.run("r1")
     task = run.task(0, 0, *FIRST[0], timeout_ms=TIMEOUTS_MS[0]).begin().send()
     await_time_out(world, run, 0)
@@ -176,10 +176,10 @@ def test_the_error_of_a_task_that_outlasts_its_transaction_says_why(world: World
 # REPETITIONS
 
 
-def half_committed(world: World, in_kafka: int = 0) -> None:
+def half_committed(world: BrokerWorld, in_kafka: int = 0) -> None:
     """One of the partitions 0 and 1 is in Kafka; the transaction of the other was open too long."""
 
-    def decide(run: Run, timeout_ms: int) -> Decision:
+    def decide(run: DriverRun, timeout_ms: int) -> Decision:
         return run.decide(short_of(run, timeout_ms, 1 - in_kafka))
 
     run, _ = before_time_outs(world, decide)
@@ -190,7 +190,7 @@ def half_committed(world: World, in_kafka: int = 0) -> None:
     world.audit(FIRST[in_kafka])
 
 
-def test_a_repetition_with_other_rows_is_refused_and_the_right_one_is_taken(world: World) -> None:
+def test_a_repetition_with_other_rows_is_refused_and_the_right_one_is_taken(world: BrokerWorld) -> None:
     half_committed(world)
     other = world.run("r2")
     task = other.task(0, 0, "a", "other").begin().send()
@@ -211,7 +211,7 @@ OTHERWISE: dict[str, Rows] = {  # than in FIRST
 
 
 @pytest.mark.parametrize("rows", OTHERWISE.values(), ids=OTHERWISE)
-def test_a_task_with_other_rows_than_its_partition_has_in_kafka_refuses_them(world: World, rows: Rows) -> None:
+def test_a_task_with_other_rows_than_its_partition_has_in_kafka_refuses_them(world: BrokerWorld, rows: Rows) -> None:
     half_committed(world)
     other = world.run("r2")
     with pytest.raises(ReplayError, match="Spark partition 0 of version 0 is in Kafka with 2 rows"):
@@ -221,7 +221,7 @@ def test_a_task_with_other_rows_than_its_partition_has_in_kafka_refuses_them(wor
     world.check()
 
 
-def test_a_driver_refuses_a_repetition_that_has_no_task_for_rows_in_kafka(world: World) -> None:
+def test_a_driver_refuses_a_repetition_that_has_no_task_for_rows_in_kafka(world: BrokerWorld) -> None:
     half_committed(world, in_kafka=1)
     other = world.run("r2")
     reports = other.reports(0, rows_of(FIRST))
@@ -233,7 +233,7 @@ def test_a_driver_refuses_a_repetition_that_has_no_task_for_rows_in_kafka(world:
 
 
 @pytest.mark.parametrize("first", [["a", "b"], ["b", "a"]], ids=["in order", "shuffled"])
-def test_a_repetition_that_moves_missing_rows_to_other_partitions_writes_each_once(world: World, first: list[str]) -> None:
+def test_a_repetition_that_moves_missing_rows_to_other_partitions_writes_each_once(world: BrokerWorld, first: list[str]) -> None:
     """What is in Kafka comes again in the partition that has it, in any order; the others are free."""
     half_committed(world)
     run = world.run("r2")
@@ -246,7 +246,7 @@ def test_a_repetition_that_moves_missing_rows_to_other_partitions_writes_each_on
 
 @pytest.mark.parametrize("stop", [Stop("6e", AFTER), Stop("6f", AMID)], ids=str)
 @pytest.mark.parametrize("follower", ["r1", "r2"], ids=["of the same run", "of another run"])
-def test_a_later_version_commits_first_what_an_earlier_one_has_decided(world: World, follower: str, stop: Stop) -> None:
+def test_a_later_version_commits_first_what_an_earlier_one_has_decided(world: BrokerWorld, follower: str, stop: Stop) -> None:
     """A driver died before or amid its commits, and a later version followed without a repetition of that one: so does a
     foreachBatch that swallows errors, and a df.write without a name. Its tasks have the same transactional ids. They took the
     open transactions for garbage, and readers never saw the rest of a version that had been decided."""
@@ -256,7 +256,7 @@ def test_a_later_version_commits_first_what_an_earlier_one_has_decided(world: Wo
     world.audit(rows_of(FIRST, SECOND))
 
 
-def test_a_later_version_with_fewer_tasks_commits_all_that_an_earlier_one_decided(world: World) -> None:
+def test_a_later_version_with_fewer_tasks_commits_all_that_an_earlier_one_decided(world: BrokerWorld) -> None:
     """Not only those of the partitions that it has itself."""
     run = world.run("r1")
     assert world.processes.commit("r1", run.reports(0, *SECOND), Stop("6e", AFTER)).outcome() is KILLED
@@ -280,13 +280,15 @@ APIS = {
 
 @pytest.mark.parametrize("leaves_ids", [False, True], ids=["", "6b fences"])
 @pytest.mark.parametrize("times", [1, 3])
-@pytest.mark.parametrize("fault", [Fault.DROP_BEFORE, Fault.DROP_AFTER, Fault.SWALLOW, Fault.DELAY], ids=lambda fault: fault.name)
+@pytest.mark.parametrize(
+    "fault", [ProxyFault.DROP_BEFORE, ProxyFault.DROP_AFTER, ProxyFault.SWALLOW, ProxyFault.DELAY], ids=lambda fault: fault.name
+)
 @pytest.mark.parametrize(
     "api",
     [pytest.param(api, id=api.name, marks=[] if api is ApiKey.END_TXN else [pytest.mark.matrix]) for api in APIS],
 )
 def test_requests_and_answers_that_get_lost_are_asked_again(
-    world: World, cluster: ProxiedKafka, api: ApiKey, fault: Fault, times: int, leaves_ids: bool
+    world: BrokerWorld, cluster: ProxiedKafka, api: ApiKey, fault: ProxyFault, times: int, leaves_ids: bool
 ) -> None:
     """SWALLOW: the answer never comes, though the connection lives; the request is asked again after request.timeout.ms."""
     dead = world.run("dead")
@@ -302,12 +304,14 @@ def test_requests_and_answers_that_get_lost_are_asked_again(
 
 
 @pytest.mark.parametrize("api", [ApiKey.OFFSET_COMMIT, ApiKey.END_TXN], ids=lambda api: api.name)
-def test_a_commit_whose_answers_never_come_is_finished_by_the_next_run(world: World, cluster: ProxiedKafka, api: ApiKey) -> None:
+def test_a_commit_whose_answers_never_come_is_finished_by_the_next_run(
+    world: BrokerWorld, cluster: ProxiedKafka, api: ApiKey
+) -> None:
     """What was asked is carried out. The driver cannot know, fails, and calls abort(), which leaves alone what is decided."""
     run = world.run("r1", cluster.proxied_servers, **{**QUICK_REQUESTS, "max.block.ms": 3_000})
     reports = run.reports(0, *FIRST)  # by then every broker knows the topic
     Ledger(world.client, run.names, "q", world.topic).record_partition_count(len(FIRST))  # else this is not answered first
-    cluster.proxy.arm(Fault.SWALLOW, api, times=1_000)
+    cluster.proxy.arm(ProxyFault.SWALLOW, api, times=1_000)
     with pytest.raises(KafkaError) as raised:
         run.commit(reports)
     cluster.proxy.disarm()
@@ -323,11 +327,11 @@ def test_a_commit_whose_answers_never_come_is_finished_by_the_next_run(world: Wo
 
 @pytest.mark.matrix
 @pytest.mark.parametrize("seed", range(5))
-def test_versions_written_through_a_bad_network_are_all_there_once(world: World, cluster: ProxiedKafka, seed: int) -> None:
+def test_versions_written_through_a_bad_network_are_all_there_once(world: BrokerWorld, cluster: ProxiedKafka, seed: int) -> None:
     chance = random.Random(seed)
-    faults = [Fault.DROP_BEFORE, Fault.DROP_AFTER, Fault.DELAY, Fault.TEAR]
+    faults = [ProxyFault.DROP_BEFORE, ProxyFault.DROP_AFTER, ProxyFault.DELAY, ProxyFault.TEAR]
 
-    def decide(request: Request) -> Fault | None:  # noqa: ARG001
+    def decide(request: Request) -> ProxyFault | None:  # noqa: ARG001
         return chance.choice(faults) if chance.random() < 0.05 else None
 
     cluster.proxy.decide = decide
@@ -352,7 +356,7 @@ def test_versions_written_through_a_bad_network_are_all_there_once(world: World,
 # COORDINATORS THAT DIE
 
 
-def coordinator(run: Run, key_type: KeyType, key: str) -> int:
+def coordinator(run: DriverRun, key_type: KeyType, key: str) -> int:
     (node,) = run.client._requests.ask_all([Ask(ANY_BROKER, FindCoordinator(key_type), CoordinatorKey(key_type, key))], 30_000)
     return int(node.id)
 

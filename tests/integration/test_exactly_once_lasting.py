@@ -18,9 +18,9 @@ from spark_kafka_sink.exactly_once.ledger_records import MAX_NUMBER
 from spark_kafka_sink.exactly_once.version_commit import HowCommitted
 from spark_kafka_sink.network.network_client import NetworkClient
 from spark_kafka_sink.network.network_metrics import NetworkMetrics
-from tests.exactly_once.stepwise_writes import Run
+from tests.exactly_once.stepwise_writes import DriverRun
 from tests.exactly_once.stoppable_processes import AFTER, KILLED, Stop
-from tests.integration.exactly_once_world import FIRST, SECOND, World, rows_of, world_of
+from tests.integration.exactly_once_world import FIRST, SECOND, BrokerWorld, rows_of, world_of
 from tests.integration.processes import until
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ pytestmark = [pytest.mark.slow]
 LONGEST_MS = 6_000  # of a transaction; the time with which ids are fenced is 30 s elsewhere
 
 
-def admin_of(world: World) -> AdminClient:
+def admin_of(world: BrokerWorld) -> AdminClient:
     from confluent_kafka.admin import AdminClient
 
     return AdminClient({"bootstrap.servers": world.cluster.bootstrap_servers})
@@ -58,7 +58,7 @@ def traffic() -> Iterator[Counter[str]]:
         yield counted
 
 
-def cost_of_a_commit(world: World, version: int) -> Counter[str]:
+def cost_of_a_commit(world: BrokerWorld, version: int) -> Counter[str]:
     run = world.run(f"r{version}")
     reports = run.reports(version, *SECOND)
     with traffic() as counted:
@@ -66,7 +66,7 @@ def cost_of_a_commit(world: World, version: int) -> Counter[str]:
     return counted
 
 
-def test_a_commit_costs_the_same_beside_thousands_of_ids_of_other_applications(world: World) -> None:
+def test_a_commit_costs_the_same_beside_thousands_of_ids_of_other_applications(world: BrokerWorld) -> None:
     """Some are at rest, and some Empty, as those of producers that have just begun. A driver listed and described all of them."""
     cost_of_a_commit(world, 0)
     alone = cost_of_a_commit(world, 1)
@@ -82,7 +82,7 @@ def test_a_commit_costs_the_same_beside_thousands_of_ids_of_other_applications(w
     assert beside == alone
 
 
-def left(world: World) -> tuple[list[str], list[str]]:
+def left(world: BrokerWorld) -> tuple[list[str], list[str]]:
     """The transactional ids and groups of this prefix that brokers know, whatever their state."""
     ids = [each.transactional_id for each in world.client.list_transactions(f"{world.prefix}-")]
     admin = admin_of(world)
@@ -93,14 +93,14 @@ def left(world: World) -> tuple[list[str], list[str]]:
 @pytest.mark.matrix
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("owner", ["q", "%unnamed"])
-def test_hundreds_of_versions_leave_as_many_ids_and_groups_as_the_first_few(world: World, owner: str) -> None:
+def test_hundreds_of_versions_leave_as_many_ids_and_groups_as_the_first_few(world: BrokerWorld, owner: str) -> None:
     """Each by a driver of its own; every tenth dies amid its tasks or its commits. Each write left ids and groups with a name of
     its own, which brokers keep for seven days."""
     expected: list[str] = []
     first: tuple[list[str], list[str]] = ([], [])
     for version in range(300):
         rows = [[f"{version}-{partition}"] for partition in range(3 - version % 2)]
-        with Run(world.cluster.bootstrap_servers, world.topic, f"r{version}", prefix=world.prefix, owner=owner) as run:
+        with DriverRun(world.cluster.bootstrap_servers, world.topic, f"r{version}", prefix=world.prefix, owner=owner) as run:
             if version % 10 == 3:
                 run.task(version, 0, "dies").begin().send()
                 run.task(version, 1, "dies", attempt=1).run()
@@ -122,7 +122,7 @@ def test_hundreds_of_versions_leave_as_many_ids_and_groups_as_the_first_few(worl
 # LIMITS
 
 
-def test_the_first_and_the_last_version_that_an_offset_holds_are_written_and_found(world: World) -> None:
+def test_the_first_and_the_last_version_that_an_offset_holds_are_written_and_found(world: BrokerWorld) -> None:
     """txnVersion is an offset of Kafka's: at most 2**63 - 1."""
     assert world.run("r1").write_version(0, *FIRST).how is HowCommitted.COMMITTED
     assert world.run("r2").write_version(0, *FIRST).how is HowCommitted.FOUND
@@ -132,7 +132,7 @@ def test_the_first_and_the_last_version_that_an_offset_holds_are_written_and_fou
     world.audit(rows_of(FIRST, SECOND))
 
 
-def test_the_last_version_is_carried_out_by_the_next_run(world: World) -> None:
+def test_the_last_version_is_carried_out_by_the_next_run(world: BrokerWorld) -> None:
     run = world.run("r1")
     assert world.processes.commit("r1", run.reports(MAX_NUMBER, *FIRST), Stop("6e", AFTER)).outcome() is KILLED
     assert world.run("r2").write_version(MAX_NUMBER, *FIRST).how is HowCommitted.ROLLED_FORWARD
@@ -160,14 +160,14 @@ def test_a_dead_run_is_fenced_where_brokers_allow_transactions_of_some_seconds(t
 # TOPICS THAT CHANGE
 
 
-def delete_topic(world: World) -> None:
+def delete_topic(world: BrokerWorld) -> None:
     admin = admin_of(world)
     admin.delete_topics([world.topic])[world.topic].result(30)
     until(lambda: world.topic not in admin.list_topics(timeout=10).topics, 30, "the topic is gone")
 
 
 @pytest.mark.parametrize("is_same_run", [True, False], ids=["in one run", "in another run"])
-def test_a_topic_that_is_deleted_and_made_again_begins_anew(world: World, is_same_run: bool) -> None:
+def test_a_topic_that_is_deleted_and_made_again_begins_anew(world: BrokerWorld, is_same_run: bool) -> None:
     """Brokers delete the markers and decisions together with the topic that they name, so that a version whose rows are gone is
     written again when it is repeated."""
     run = world.run("r1")
@@ -183,7 +183,7 @@ def test_a_topic_that_is_deleted_and_made_again_begins_anew(world: World, is_sam
     world.audit([*rows_of(SECOND), "last"])
 
 
-def _written(run: Run, version: int, *rows: list[str]) -> HowCommitted:
+def _written(run: DriverRun, version: int, *rows: list[str]) -> HowCommitted:
     """As Spark repeats it: the first write after the topic was made again may find that its metadata is old."""
     try:
         return run.write_version(version, *rows).how
@@ -192,7 +192,7 @@ def _written(run: Run, version: int, *rows: list[str]) -> HowCommitted:
         return run.write_version(version, *rows).how
 
 
-def test_what_is_decided_when_its_topic_is_deleted_is_written_to_the_new_one(world: World) -> None:
+def test_what_is_decided_when_its_topic_is_deleted_is_written_to_the_new_one(world: BrokerWorld) -> None:
     run = world.run("r1")
     assert world.processes.commit("r1", run.reports(0, *FIRST), Stop("6e", AFTER)).outcome() is KILLED
     delete_topic(world)
@@ -200,7 +200,7 @@ def test_what_is_decided_when_its_topic_is_deleted_is_written_to_the_new_one(wor
     world.check(runs=2)
 
 
-def test_partitions_that_are_added_between_versions_are_written_to(world: World) -> None:
+def test_partitions_that_are_added_between_versions_are_written_to(world: BrokerWorld) -> None:
     from confluent_kafka.admin import NewPartitions
 
     run = world.run("r1")

@@ -20,8 +20,8 @@ from spark_kafka_sink.exactly_once.ledger import Ledger
 from spark_kafka_sink.exactly_once.ledger_records import DecisionState
 from spark_kafka_sink.exactly_once.version_commit import Committed, HowCommitted
 from spark_kafka_sink.exactly_once.writes import CommitFailedError
-from tests.exactly_once.stepwise_writes import Run
-from tests.integration.exactly_once_world import FIRST, FORMATS, SECOND, World, rows_of
+from tests.exactly_once.stepwise_writes import DriverRun
+from tests.integration.exactly_once_world import FIRST, FORMATS, SECOND, BrokerWorld, rows_of
 from tests.integration.sasl_cluster import allow, client_options, deny, sasl_cluster
 
 pytestmark = [pytest.mark.slow, pytest.mark.broker]
@@ -47,7 +47,7 @@ def cluster(
         yield cluster
 
 
-def alices(world: World, name: str, **how: Any) -> Run:
+def alices(world: BrokerWorld, name: str, **how: Any) -> DriverRun:
     address = world.cluster.bootstrap_servers_for("SASL_PLAINTEXT")
     return world.run(name, address, **client_options("PLAIN"), **how)
 
@@ -62,7 +62,7 @@ class Missing(NamedTuple):
     def __str__(self) -> str:
         return f"{self.operation} on {self.resource}"
 
-    def deny(self, world: World) -> None:
+    def deny(self, world: BrokerWorld) -> None:
         deny(world.cluster, "alice", self.operation, world.topic if self.resource == TOPIC else f"{world.prefix}-", self.resource)
 
 
@@ -75,7 +75,7 @@ NO_READ_ON_TOPIC = Missing(TOPIC, "READ", "READ on the topic '{topic}'")
 NO_WRITE_ON_TOPIC = Missing(TOPIC, "WRITE", "WRITE on the topic '{topic}'")
 
 
-def check_error(world: World, error: KafkaError, missing: Missing, to_grant: str = "") -> None:
+def check_error(world: BrokerWorld, error: KafkaError, missing: Missing, to_grant: str = "") -> None:
     grant = (to_grant or missing.to_grant).format(prefix=world.prefix, topic=world.topic)
     assert f"Grant the user {grant}" in str(error)
 
@@ -83,7 +83,7 @@ def check_error(world: World, error: KafkaError, missing: Missing, to_grant: str
 # WHAT SUFFICES
 
 
-def test_the_permissions_of_the_table_suffice_for_a_write_its_replay_and_its_end(world: World) -> None:
+def test_the_permissions_of_the_table_suffice_for_a_write_its_replay_and_its_end(world: BrokerWorld) -> None:
     """Two versions; what a dead run and a dead owner left; a version that was decided; a write that is given up."""
     alices(world, "dead").reports(0, *FIRST)
     alices(world, "dead", owner="another").reports(0, *FIRST)
@@ -123,7 +123,7 @@ def test_without_describe_configs_a_transaction_gets_kafkas_default_time(
     ],
     ids=str,
 )
-def test_a_task_without_a_permission_fails_and_names_it(world: World, missing: Missing, to_grant: str) -> None:
+def test_a_task_without_a_permission_fails_and_names_it(world: BrokerWorld, missing: Missing, to_grant: str) -> None:
     missing.deny(world)
     run = alices(world, "r1")
     with pytest.raises(KafkaError) as raised:  # FatalProducerError and others, which say what their producer can still do
@@ -147,7 +147,7 @@ def test_a_task_without_a_permission_fails_and_names_it(world: World, missing: M
     ],
     ids=str,
 )
-def test_a_driver_without_a_permission_fails_before_it_decides(world: World, missing: Missing, to_grant: str) -> None:
+def test_a_driver_without_a_permission_fails_before_it_decides(world: BrokerWorld, missing: Missing, to_grant: str) -> None:
     run = alices(world, "r1")
     reports = run.reports(0, *FIRST)
     missing.deny(world)
@@ -158,7 +158,7 @@ def test_a_driver_without_a_permission_fails_before_it_decides(world: World, mis
     world.check()
 
 
-def test_a_driver_that_may_not_write_to_ids_has_decided_and_the_next_run_commits(world: World) -> None:
+def test_a_driver_that_may_not_write_to_ids_has_decided_and_the_next_run_commits(world: BrokerWorld) -> None:
     """Only EndTxn shows that it is missing."""
     run = alices(world, "r1")
     reports = run.reports(0, *FIRST)
@@ -175,7 +175,7 @@ def test_a_driver_that_may_not_write_to_ids_has_decided_and_the_next_run_commits
     assert committed.how is HowCommitted.ROLLED_FORWARD
 
 
-def test_a_driver_that_may_not_write_to_ids_left_open_fails_before_it_decides(world: World) -> None:
+def test_a_driver_that_may_not_write_to_ids_left_open_fails_before_it_decides(world: BrokerWorld) -> None:
     """6b takes them over."""
     world.run("dead").reports(0, [], [], [], ["x"])
     run = alices(world, "r1")
@@ -187,7 +187,7 @@ def test_a_driver_that_may_not_write_to_ids_left_open_fails_before_it_decides(wo
     world.check()
 
 
-def test_a_driver_needs_no_permission_to_write_to_the_topic(world: World) -> None:
+def test_a_driver_needs_no_permission_to_write_to_the_topic(world: BrokerWorld) -> None:
     run = alices(world, "r1")
     reports = run.reports(0, *FIRST)
     NO_WRITE_ON_TOPIC.deny(world)
@@ -204,7 +204,9 @@ def test_a_driver_needs_no_permission_to_write_to_the_topic(world: World) -> Non
     ],
     ids=str,
 )
-def test_an_abort_without_a_permission_names_it_and_the_next_run_aborts(world: World, missing: Missing, to_grant: str) -> None:
+def test_an_abort_without_a_permission_names_it_and_the_next_run_aborts(
+    world: BrokerWorld, missing: Missing, to_grant: str
+) -> None:
     run = alices(world, "r1")
     run.reports(0, *FIRST)
     missing.deny(world)
@@ -218,7 +220,7 @@ def test_an_abort_without_a_permission_names_it_and_the_next_run_aborts(world: W
 
 
 @pytest.mark.parametrize("missing", [NO_READ_ON_GROUPS, NO_READ_ON_TOPIC], ids=str)
-def test_an_operator_who_may_not_record_a_commit_commits_rows_and_gets_an_error(world: World, missing: Missing) -> None:
+def test_an_operator_who_may_not_record_a_commit_commits_rows_and_gets_an_error(world: BrokerWorld, missing: Missing) -> None:
     """By `jobs.transactions commit`. The next run finds the decision, and that there is nothing left to do."""
     run = alices(world, "r1")
     run.decide(run.reports(0, *FIRST))

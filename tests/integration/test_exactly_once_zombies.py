@@ -18,7 +18,7 @@ from spark_kafka_sink.exactly_once.names import AttemptId
 from spark_kafka_sink.exactly_once.version_commit import Committed, HowCommitted
 from spark_kafka_sink.exactly_once.writes import AttemptResult, CommitFailedError, TaskReport
 from tests.broker_properties import QUICK_TIMEOUTS
-from tests.exactly_once.stepwise_writes import Run
+from tests.exactly_once.stepwise_writes import DriverRun
 from tests.exactly_once.stoppable_processes import (
     ABORT_STEPS,
     AFTER,
@@ -33,7 +33,7 @@ from tests.exactly_once.stoppable_processes import (
     Stop,
     stops,
 )
-from tests.integration.exactly_once_world import FIRST, FORMATS, MOST_RUNS, SECOND, World, rows_of
+from tests.integration.exactly_once_world import FIRST, FORMATS, MOST_RUNS, SECOND, BrokerWorld, rows_of
 
 pytestmark = [pytest.mark.slow]
 
@@ -86,7 +86,7 @@ REST = [
 class Successor:
     """The run that follows, up to some stage; `finish` goes on from there."""
 
-    def __init__(self, world: World, stage: Stage) -> None:
+    def __init__(self, world: BrokerWorld, stage: Stage) -> None:
         self._run = world.run("successor")
         self._rest: Callable[[], object]
         if stage == TASKS_BEGUN:
@@ -119,7 +119,7 @@ class Successor:
 # DRIVERS
 
 
-def zombie_driver(world: World, stop: Stop) -> Process:
+def zombie_driver(world: BrokerWorld, stop: Stop) -> Process:
     run = world.run("zombie")
     reports = run.reports(0, *FIRST)
     run.task(0, 0, *FIRST[0], attempt=1).run()  # so that 6b has something to fence
@@ -131,7 +131,7 @@ def zombie_driver(world: World, stop: Stop) -> Process:
     return process
 
 
-def end_of(world: World, process: Process) -> object:
+def end_of(world: BrokerWorld, process: Process) -> object:
     outcome = process.outcome()
     if isinstance(outcome, Failed):
         world.run("zombie").abort()
@@ -139,7 +139,7 @@ def end_of(world: World, process: Process) -> object:
 
 
 @pytest.mark.parametrize(("stop", "stage"), SOME + REST)
-def test_a_driver_that_wakes_up_in_its_successor_loses_and_doubles_nothing(world: World, stop: Stop, stage: Stage) -> None:
+def test_a_driver_that_wakes_up_in_its_successor_loses_and_doubles_nothing(world: BrokerWorld, stop: Stop, stage: Stage) -> None:
     zombie = zombie_driver(world, stop)
     successor = Successor(world, stage)
     end_of(world, zombie.resume())
@@ -153,7 +153,9 @@ def test_a_driver_that_wakes_up_in_its_successor_loses_and_doubles_nothing(world
 @pytest.mark.parametrize(
     ("stop", "stage"), [*pairs(AT_COMMITS, SOME_STAGES[1:3]), *pairs(AT_COMMITS, OTHER_STAGES[2:], marks=pytest.mark.matrix)]
 )
-def test_a_driver_that_wakes_up_beside_its_successor_loses_and_doubles_nothing(world: World, stop: Stop, stage: Stage) -> None:
+def test_a_driver_that_wakes_up_beside_its_successor_loses_and_doubles_nothing(
+    world: BrokerWorld, stop: Stop, stage: Stage
+) -> None:
     """Both go on at the same time."""
     zombie = zombie_driver(world, stop)
     successor = Successor(world, stage)
@@ -164,7 +166,7 @@ def test_a_driver_that_wakes_up_beside_its_successor_loses_and_doubles_nothing(w
 
 
 @pytest.mark.parametrize("stop", AT_COMMITS, ids=str)
-def test_a_driver_that_wakes_up_after_its_successor_finds_the_version_committed(world: World, stop: Stop) -> None:
+def test_a_driver_that_wakes_up_after_its_successor_finds_the_version_committed(world: BrokerWorld, stop: Stop) -> None:
     """Such a driver succeeds or fails, as the case may be; its failure says that others have the prefix."""
     zombie = zombie_driver(world, stop)
     successor = world.run("successor")
@@ -192,7 +194,7 @@ OTHER_TASK_STAGES: list[Stage] = [TASKS_DONE, LATER_DONE, Stop("6b list", BEFORE
     ("stop", "stage"),
     [*pairs(TASK_STOPS, TASK_STAGES), *pairs(TASK_STOPS, OTHER_TASK_STAGES, marks=pytest.mark.matrix)],
 )
-def test_a_task_that_wakes_up_in_the_next_run_loses_and_doubles_nothing(world: World, stop: Stop, stage: Stage) -> None:
+def test_a_task_that_wakes_up_in_the_next_run_loses_and_doubles_nothing(world: BrokerWorld, stop: Stop, stage: Stage) -> None:
     """Its driver lives as well: if the task reports, it commits."""
     run = world.run("zombie")
     others = [run.task(0, 1, *FIRST[1]).run(), run.task(0, 2, *FIRST[2]).run()]
@@ -212,7 +214,7 @@ def test_a_task_that_wakes_up_in_the_next_run_loses_and_doubles_nothing(world: W
         world.check(runs=MOST_RUNS)
 
 
-def decided_by_a_dead_run(world: World) -> Run:
+def decided_by_a_dead_run(world: BrokerWorld) -> DriverRun:
     dead = world.run("dead")
     assert world.processes.commit("dead", dead.reports(0, *FIRST), Stop("6e", AFTER)).outcome() is KILLED
     return dead
@@ -226,7 +228,7 @@ def decided_by_a_dead_run(world: World) -> Run:
     ],
 )
 def test_a_task_that_stalls_while_it_looks_at_a_decision_loses_and_doubles_nothing(
-    world: World, stop: Stop, stage: Stage
+    world: BrokerWorld, stop: Stop, stage: Stage
 ) -> None:
     """What it looks at is carried out meanwhile."""
     decided_by_a_dead_run(world)
@@ -247,7 +249,7 @@ def test_a_task_that_stalls_while_it_looks_at_a_decision_loses_and_doubles_nothi
 
 
 @pytest.mark.parametrize("stop", LOOKING, ids=str)
-def test_a_task_that_stalls_while_a_decision_is_lost_loses_and_doubles_nothing(world: World, stop: Stop) -> None:
+def test_a_task_that_stalls_while_a_decision_is_lost_loses_and_doubles_nothing(world: BrokerWorld, stop: Stop) -> None:
     """Two drivers repeat the write at the same time: one has seen the transaction open, the other writes its rows again."""
     dead = decided_by_a_dead_run(world)
     run = world.run("zombie")
@@ -274,7 +276,9 @@ SAME_RUN_STAGES = [Stop("6b list", AFTER), Stop("6e", BEFORE), Stop("6e", AFTER)
         for stage in SAME_RUN_STAGES
     ],
 )
-def test_a_task_whose_retry_won_leaves_nothing_open_when_it_wakes_amid_the_commit(world: World, stop: Stop, stage: Stop) -> None:
+def test_a_task_whose_retry_won_leaves_nothing_open_when_it_wakes_amid_the_commit(
+    world: BrokerWorld, stop: Stop, stage: Stop
+) -> None:
     """Its executor was taken for lost. Of its rows none is seen, and its transaction does not hold readers back."""
     run = world.run("r1")
     lost_task = world.processes.task("r1", 0, 0, FIRST[0], pausing(stop))
@@ -293,7 +297,7 @@ def test_a_task_whose_retry_won_leaves_nothing_open_when_it_wakes_amid_the_commi
 
 
 @pytest.mark.parametrize("stop", TASK_STOPS, ids=str)
-def test_a_task_that_wakes_up_after_the_commit_writes_nothing(world: World, stop: Stop) -> None:
+def test_a_task_that_wakes_up_after_the_commit_writes_nothing(world: BrokerWorld, stop: Stop) -> None:
     run = world.run("r1")
     lost_task = world.processes.task("r1", 0, 0, FIRST[0], pausing(stop))
     lost_task.await_pause()
@@ -311,7 +315,7 @@ def test_a_task_that_wakes_up_after_the_commit_writes_nothing(world: World, stop
     world.audit(rows_of(FIRST, SECOND))
 
 
-def test_a_task_that_wakes_in_a_later_version_takes_its_id_back_and_it_is_rewritten(world: World) -> None:
+def test_a_task_that_wakes_in_a_later_version_takes_its_id_back_and_it_is_rewritten(world: BrokerWorld) -> None:
     """Ids come back with each version of an owner. The version fails, which costs a restart; nothing is lost or doubled."""
     run = world.run("r1")
     lost_task = world.processes.task("r1", 0, 0, FIRST[0], pausing(Stop("1", BEFORE)))

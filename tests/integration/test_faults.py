@@ -25,7 +25,7 @@ from spark_kafka_sink.errors import KafkaError, KafkaTimeoutError
 from spark_kafka_sink.producer.accumulator.delivery import Delivery
 from spark_kafka_sink.protocol.api_keys import ApiKey
 from tests.benchmarks.measuring import peak_resident_mb, reset_peak
-from tests.fakes.fault_proxy import Decide, Fault, FaultProxy, ProxiedKafka, Request
+from tests.fakes.fault_proxy import Decide, FaultProxy, ProxiedKafka, ProxyFault, Request
 from tests.fakes.zookeeper_kafka import ZooKeeperKafka
 from tests.integration.reading import READERS
 
@@ -71,7 +71,7 @@ def topic(kafka: ProxiedKafka) -> str:
     return name
 
 
-class Rows:
+class NumberedRows:
     """A producer behind the proxy that writes numbered rows, and what became of them."""
 
     def __init__(self, kafka: Proxied, topic: str, **options: str) -> None:
@@ -97,7 +97,7 @@ class Rows:
                     break
         self.producer.close(WAIT_MS)
 
-    def __enter__(self) -> Rows:
+    def __enter__(self) -> NumberedRows:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -130,14 +130,14 @@ def error_of(delivery: Delivery, limit_ms: int = WAIT_MS) -> str:
 # WITH IDEMPOTENCE: each row once, in order
 
 
-@pytest.mark.parametrize("fault", Fault, ids=lambda fault: fault.name.lower())
+@pytest.mark.parametrize("fault", ProxyFault, ids=lambda fault: fault.name.lower())
 def test_each_row_is_there_once_and_in_order_when_produce_requests_meet(
-    kafka: ProxiedKafka, proxy: FaultProxy, topic: str, fault: Fault
+    kafka: ProxiedKafka, proxy: FaultProxy, topic: str, fault: ProxyFault
 ) -> None:
     for _ in range(3):
         proxy.arm(fault, ApiKey.PRODUCE, skip=7)
     proxy.arm(fault, ApiKey.PRODUCE, skip=20, times=2)
-    with Rows(kafka, topic) as rows:
+    with NumberedRows(kafka, topic) as rows:
         rows.write_until(lambda: proxy.count(fault) == 5)
         assert proxy.count(fault) == 5
         assert [delivery.result(0).acknowledged for delivery in rows.deliveries] == [ROWS_PER_CALL] * len(rows.deliveries)
@@ -147,12 +147,12 @@ def test_each_row_is_there_once_and_in_order_when_produce_requests_meet(
 @pytest.mark.parametrize(
     "api_key", [ApiKey.API_VERSIONS, ApiKey.METADATA, ApiKey.INIT_PRODUCER_ID], ids=lambda key: key.name.lower()
 )
-@pytest.mark.parametrize("fault", Fault, ids=lambda fault: fault.name.lower())
+@pytest.mark.parametrize("fault", ProxyFault, ids=lambda fault: fault.name.lower())
 def test_a_producer_gets_started_when_its_first_requests_meet(
-    kafka: ProxiedKafka, proxy: FaultProxy, topic: str, api_key: ApiKey, fault: Fault
+    kafka: ProxiedKafka, proxy: FaultProxy, topic: str, api_key: ApiKey, fault: ProxyFault
 ) -> None:
     proxy.arm(fault, api_key, times=2)
-    with Rows(kafka, topic) as rows:
+    with NumberedRows(kafka, topic) as rows:
         rows.write()
         rows.write_until(lambda: True)
         assert proxy.count(fault) > 0
@@ -162,7 +162,7 @@ def test_a_producer_gets_started_when_its_first_requests_meet(
 def test_a_broker_that_cannot_be_reached_for_a_while_gets_each_row_once(
     kafka: ProxiedKafka, proxy: FaultProxy, topic: str
 ) -> None:
-    with Rows(kafka, topic, **{"linger.ms": "300"}) as rows:
+    with NumberedRows(kafka, topic, **{"linger.ms": "300"}) as rows:
         for _ in range(3):
             assert rows.write().result(WAIT_MS).acknowledged == ROWS_PER_CALL
             waiting = rows.write()  # lingers while
@@ -178,20 +178,22 @@ def test_a_broker_that_cannot_be_reached_for_a_while_gets_each_row_once(
 def faults_by_chance(seed: int, share: float) -> Decide:
     """Every fault but those that cost a time-out each is as likely as any other; those are rare."""
     dice = random.Random(seed)
-    slow = {Fault.SWALLOW, Fault.SILENCE, Fault.STOP_READING, Fault.DELAY, Fault.GLUE}
-    faults = list(Fault)
+    slow = {ProxyFault.SWALLOW, ProxyFault.SILENCE, ProxyFault.STOP_READING, ProxyFault.DELAY, ProxyFault.GLUE}
+    faults = list(ProxyFault)
     weights = [0.1 if fault in slow else 1.0 for fault in faults]
 
-    def decide(request: Request) -> Fault | None:
+    def decide(request: Request) -> ProxyFault | None:
         likely = share if request.api_key == ApiKey.PRODUCE else share / 4
         return dice.choices(faults, weights)[0] if dice.random() < likely else None
 
     return decide
 
 
-def write_through_random_faults(kafka: Proxied, proxy: FaultProxy, topic: str, seed: int, faults: int, **options: str) -> Rows:
+def write_through_random_faults(
+    kafka: Proxied, proxy: FaultProxy, topic: str, seed: int, faults: int, **options: str
+) -> NumberedRows:
     proxy.decide = faults_by_chance(seed, share=0.1)
-    with Rows(kafka, topic, **options) as rows:
+    with NumberedRows(kafka, topic, **options) as rows:
         rows.write_until(lambda: sum(fault is not None for _, fault in proxy.log) >= faults)
         happened = Counter(fault.name for _, fault in proxy.log if fault is not None)
         assert happened.total() >= faults, f"only {happened} in {rows.count} rows"
@@ -245,27 +247,29 @@ def test_a_broker_of_kafka_2_8_has_each_row_once_and_in_order(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize(
-    "fault", [Fault.DROP_BEFORE, Fault.DROP_AFTER, Fault.SWALLOW, Fault.GARBAGE], ids=lambda fault: fault.name.lower()
+    "fault",
+    [ProxyFault.DROP_BEFORE, ProxyFault.DROP_AFTER, ProxyFault.SWALLOW, ProxyFault.GARBAGE],
+    ids=lambda fault: fault.name.lower(),
 )
 def test_acks_1_loses_nothing_and_keeps_order_but_may_double(
-    kafka: ProxiedKafka, proxy: FaultProxy, topic: str, fault: Fault
+    kafka: ProxiedKafka, proxy: FaultProxy, topic: str, fault: ProxyFault
 ) -> None:
     for _ in range(3):
         proxy.arm(fault, ApiKey.PRODUCE, skip=7)
-    with Rows(kafka, topic, acks="1", **PLAIN) as rows:
+    with NumberedRows(kafka, topic, acks="1", **PLAIN) as rows:
         rows.write_until(lambda: proxy.count(fault) == 3)
         assert proxy.count(fault) == 3
     for partition, numbers in read_numbers(kafka, topic).items():
         assert list(dict.fromkeys(numbers)) == list(range(partition, rows.count, PARTITIONS))
 
 
-@pytest.mark.parametrize("fault", [Fault.DROP_BEFORE, Fault.STOP_READING], ids=lambda fault: fault.name.lower())
+@pytest.mark.parametrize("fault", [ProxyFault.DROP_BEFORE, ProxyFault.STOP_READING], ids=lambda fault: fault.name.lower())
 def test_acks_0_doubles_nothing_and_succeeds_whatever_happens(
-    kafka: ProxiedKafka, proxy: FaultProxy, topic: str, fault: Fault
+    kafka: ProxiedKafka, proxy: FaultProxy, topic: str, fault: ProxyFault
 ) -> None:
     for _ in range(3):
         proxy.arm(fault, ApiKey.PRODUCE, skip=7)
-    with Rows(kafka, topic, acks="0", **PLAIN) as rows:
+    with NumberedRows(kafka, topic, acks="0", **PLAIN) as rows:
         rows.write_until(lambda: proxy.count(fault) == 3)
         for delivery in rows.deliveries:
             delivery.result(0)
@@ -275,9 +279,9 @@ def test_acks_0_doubles_nothing_and_succeeds_whatever_happens(
 
 
 def test_acks_0_without_a_fault_writes_each_row_once_and_in_order(kafka: ProxiedKafka, topic: str) -> None:
-    with Rows(kafka, topic) as confirmed:
+    with NumberedRows(kafka, topic) as confirmed:
         confirmed.write().result(WAIT_MS)  # a leader that is still being installed would close the connection: rows would be lost
-    with Rows(kafka, topic, acks="0", **PLAIN) as rows:
+    with NumberedRows(kafka, topic, acks="0", **PLAIN) as rows:
         rows.count = confirmed.count
         rows.write_until(lambda: rows.count > 3_000)
     deadline = time.monotonic() + 10
@@ -303,7 +307,7 @@ def test_a_broker_gone_for_good_fails_rows_in_time_with_node_partition_and_cause
     kafka: ProxiedKafka, proxy: FaultProxy, topic: str, acks: str
 ) -> None:
     options = LIMITED | {"acks": acks, "linger.ms": "300"} | (PLAIN if acks == "1" else {})
-    with Rows(kafka, topic, **options) as rows:
+    with NumberedRows(kafka, topic, **options) as rows:
         rows.write().result(WAIT_MS)
         delivery = rows.write()  # lingers while
         proxy.refuse()
@@ -322,9 +326,9 @@ def test_a_broker_gone_for_good_fails_rows_in_time_with_node_partition_and_cause
 def test_a_broker_that_falls_silent_fails_rows_in_time_and_is_named_with_the_cause(
     kafka: ProxiedKafka, proxy: FaultProxy, topic: str
 ) -> None:
-    with Rows(kafka, topic, **LIMITED) as rows:
+    with NumberedRows(kafka, topic, **LIMITED) as rows:
         rows.write().result(WAIT_MS)
-        proxy.decide = lambda _: Fault.SILENCE
+        proxy.decide = lambda _: ProxyFault.SILENCE
         text = assert_fails_in_time(rows.write())
     assert re.search(rf"{topic}-[0-2]", text)
     assert "node 1" in text
@@ -332,9 +336,9 @@ def test_a_broker_that_falls_silent_fails_rows_in_time_and_is_named_with_the_cau
 
 
 def test_a_broker_that_does_not_read_fails_rows_in_time(kafka: ProxiedKafka, proxy: FaultProxy, topic: str) -> None:
-    with Rows(kafka, topic, **LIMITED) as rows:
+    with NumberedRows(kafka, topic, **LIMITED) as rows:
         rows.write().result(WAIT_MS)
-        proxy.decide = lambda request: Fault.STOP_READING if request.api_key == ApiKey.PRODUCE else None
+        proxy.decide = lambda request: ProxyFault.STOP_READING if request.api_key == ApiKey.PRODUCE else None
         large = pa.array([bytes(500_000)] * 20)
         delivery = rows.producer.send_columns(topic, value=large, partition=pa.array([0] * 20, pa.int32()))
         text = assert_fails_in_time(delivery)
@@ -346,12 +350,14 @@ def test_a_broker_that_does_not_read_fails_rows_in_time(kafka: ProxiedKafka, pro
 
 
 @pytest.mark.timeout(10, func_only=True)
-@pytest.mark.parametrize("fault", [Fault.SWALLOW, Fault.DROP_BEFORE, Fault.GARBAGE], ids=lambda fault: fault.name.lower())
+@pytest.mark.parametrize(
+    "fault", [ProxyFault.SWALLOW, ProxyFault.DROP_BEFORE, ProxyFault.GARBAGE], ids=lambda fault: fault.name.lower()
+)
 def test_a_broker_that_never_answers_api_versions_fails_send_within_max_block_ms(
-    kafka: ProxiedKafka, proxy: FaultProxy, topic: str, fault: Fault
+    kafka: ProxiedKafka, proxy: FaultProxy, topic: str, fault: ProxyFault
 ) -> None:
     proxy.arm(fault, ApiKey.API_VERSIONS, times=1_000)
-    with Rows(kafka, topic, **LIMITED) as rows, pytest.raises(KafkaError) as raised:
+    with NumberedRows(kafka, topic, **LIMITED) as rows, pytest.raises(KafkaError) as raised:
         rows.write()
     text = str(raised.value)
     assert text.startswith("[KAFKA_BROKER_UNREACHABLE]")
@@ -362,9 +368,9 @@ def test_a_broker_that_never_answers_api_versions_fails_send_within_max_block_ms
 def test_a_request_time_out_ends_the_connection_and_the_next_attempt_succeeds(
     kafka: ProxiedKafka, proxy: FaultProxy, topic: str
 ) -> None:
-    with Rows(kafka, topic) as rows:
+    with NumberedRows(kafka, topic) as rows:
         rows.write().result(WAIT_MS)
-        proxy.arm(Fault.SILENCE, ApiKey.PRODUCE)
+        proxy.arm(ProxyFault.SILENCE, ApiKey.PRODUCE)
         assert rows.write().result(5_000).acknowledged == ROWS_PER_CALL
         rows.write_until(lambda: True)
         produced = [request for request, _ in proxy.log if request.api_key == ApiKey.PRODUCE]
@@ -380,7 +386,7 @@ def test_a_request_time_out_ends_the_connection_and_the_next_attempt_succeeds(
 def test_another_cluster_behind_the_same_address_is_an_error_and_gets_no_row(tmp_path: Path) -> None:
     with ProxiedKafka(tmp_path / "one") as one:
         one.create_topic("t", PARTITIONS)
-        with Rows(one, "t") as rows:
+        with NumberedRows(one, "t") as rows:
             rows.write().result(WAIT_MS)
             with ProxiedKafka(tmp_path / "two", proxies=one.proxies) as two:
                 two.create_topic("t", PARTITIONS)
@@ -395,13 +401,13 @@ def test_another_cluster_behind_the_same_address_is_an_error_and_gets_no_row(tmp
 
 
 def test_memory_stays_flat_when_the_broker_announces_a_frame_of_2_gib(kafka: ProxiedKafka, proxy: FaultProxy, topic: str) -> None:
-    with Rows(kafka, topic) as rows:
+    with NumberedRows(kafka, topic) as rows:
         rows.write().result(WAIT_MS)
         reset_peak(os.getpid())
         before_mb = peak_resident_mb(os.getpid())
-        proxy.arm(Fault.HUGE, ApiKey.PRODUCE, times=5)
-        rows.write_until(lambda: proxy.count(Fault.HUGE) == 5)
-        assert proxy.count(Fault.HUGE) == 5
+        proxy.arm(ProxyFault.HUGE, ApiKey.PRODUCE, times=5)
+        rows.write_until(lambda: proxy.count(ProxyFault.HUGE) == 5)
+        assert proxy.count(ProxyFault.HUGE) == 5
         grown_mb = peak_resident_mb(os.getpid()) - before_mb
     assert grown_mb < 16
     assert_each_row_once_in_order(kafka, topic, rows.count)

@@ -1,8 +1,8 @@
 """What fails while Spark writes, on real Spark and real brokers: every row is there, and those there twice are explained.
 
-Rows are numbered; a Spark partition has ROWS of them, in order. A partitioner of the tests does the harm, when it sees a certain
-row (plugins.Fault), so that the rows before it have been sent: buffer.memory holds 1 MiB of the 12 MiB of a partition. The table
-in docs/guarantees.md and in commit_report.py says what these tests see.
+Rows are numbered; a Spark partition has ROWS of them, in order. plugins.HarmfulPartitioner does the harm when it sees a
+certain row, so that the rows before it have been sent: buffer.memory holds 1 MiB of the 12 MiB of a partition. The table in
+docs/guarantees.md and in commit_report.py says what these tests see.
 """
 
 from __future__ import annotations

@@ -322,7 +322,7 @@ def test_a_query_stopped_within_a_batch_leaves_nothing_open_and_repeats_it(
     rows = [{"value": f"{number:08}"} for number in range(100)]
     stream.feed(rows)
     options = {
-        "kafka.partitioner.class": "tests.integration.plugins.Fault",
+        "kafka.partitioner.class": "tests.integration.plugins.HarmfulPartitioner",
         "kafka.fault.kind": "wait",
         "kafka.fault.row": "50",
         "kafka.fault.marker": str(marker),

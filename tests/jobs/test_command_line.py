@@ -88,28 +88,28 @@ def test_a_key_of_which_the_schema_says_nothing_wrong_is_left_to_spark(key: str)
     )
 
 
-class Rows:
+class TypedFrame:
     """A DataFrame whose expressions have these types."""
 
     def __init__(self, **types: str) -> None:
         self.dtypes = list(types.items())
 
-    def selectExpr(self, *_: str) -> Rows:
+    def selectExpr(self, *_: str) -> TypedFrame:
         return self
 
 
 @pytest.mark.parametrize("argument", ["key", "value"])
 def test_a_key_or_value_that_is_no_string_is_an_error_before_anything_is_written(argument: str) -> None:
     arguments = _batch("--input", "a.csv", f"--{argument}", "id", "--topic", "t", "--bootstrap-servers", "b:1")
-    rows: Any = Rows(**({"key": "string", "value": "binary", "headers": "array<int>"} | {argument: "int"}))
+    rows: Any = TypedFrame(**({"key": "string", "value": "binary", "headers": "array<int>"} | {argument: "int"}))
     with pytest.raises(UsageError, match=rf"--{argument} id is of type int, .*pass --{argument} 'cast\(id AS string\)'"):
         command_line.records(rows, arguments)
 
 
-class Selected(Rows):
+class Selected(TypedFrame):
     """Remembers the expressions."""
 
-    def selectExpr(self, *expressions: str) -> Rows:
+    def selectExpr(self, *expressions: str) -> TypedFrame:
         self.expressions = expressions
         return self
 

@@ -52,7 +52,7 @@ class Turns(Random):
         return seq[self.turn % len(seq)]
 
 
-class Stage:
+class HandlerStage:
     """An EventHandler on a clock of its own; the KafkaProducer below it runs on the real one."""
 
     def __init__(self, fake: FakeBroker, **options: Any) -> None:
@@ -61,7 +61,7 @@ class Stage:
         self.producer = KafkaProducer(self.config.producer.to_mapping())
         self.handler = EventHandler(self.config, plugins, self.producer, self.clock, Turns())
 
-    def __enter__(self) -> Stage:
+    def __enter__(self) -> HandlerStage:
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -17,7 +17,7 @@ from spark_kafka_sink.legacy.partitioner import default_partition, find_legacy_p
 from spark_kafka_sink.protocol.api_keys import ApiKey
 from spark_kafka_sink.protocol.error_codes import Errors
 from tests.fakes.fake_broker import FakeBroker
-from tests.legacy.harness import Stage, keyless, legacy, written
+from tests.legacy.harness import HandlerStage, keyless, legacy, written
 
 
 @pytest.mark.parametrize(
@@ -82,7 +82,7 @@ def test_a_key_decides_the_partition_and_a_part_key_takes_precedence(fake: FakeB
 
 
 def test_a_null_key_stays_with_one_partition_until_the_refresh_draws_another(fake: FakeBroker) -> None:
-    with Stage(fake, topic_metadata_refresh_interval_ms=1000) as stage:
+    with HandlerStage(fake, topic_metadata_refresh_interval_ms=1000) as stage:
         for number in range(3):
             stage.send(keyless(number), keyless(number))
         stage.clock.advance(999)
@@ -94,21 +94,21 @@ def test_a_null_key_stays_with_one_partition_until_the_refresh_draws_another(fak
 
 
 def test_each_topic_has_its_own_partition_for_null_keys(fake: FakeBroker) -> None:
-    with Stage(fake) as stage:
+    with HandlerStage(fake) as stage:
         stage.send(keyless(1), keyless(2, "single"), keyless(3), keyless(4, "single"))
     assert written(fake, 0) == ["1", "3"]
     assert written(fake, 0, "single") == ["2", "4"]
 
 
 def test_with_interval_0_every_dispatch_draws_a_partition(fake: FakeBroker) -> None:
-    with Stage(fake, topic_metadata_refresh_interval_ms=0) as stage:
+    with HandlerStage(fake, topic_metadata_refresh_interval_ms=0) as stage:
         for number in range(4):
             stage.send(keyless(number))
     assert [written(fake, partition) for partition in range(4)] == [["0"], ["1"], ["2"], ["3"]]
 
 
 def test_with_interval_minus_1_only_a_failure_moves_null_keys(fake: FakeBroker) -> None:
-    with Stage(fake, topic_metadata_refresh_interval_ms=-1) as stage:
+    with HandlerStage(fake, topic_metadata_refresh_interval_ms=-1) as stage:
         stage.send(keyless(0))
         stage.clock.advance(10**9)
         stage.send(keyless(1))
@@ -120,7 +120,7 @@ def test_with_interval_minus_1_only_a_failure_moves_null_keys(fake: FakeBroker) 
 
 def test_only_partitions_with_a_leader_are_drawn(fake: FakeBroker) -> None:
     fake.move_leader("orders", 0, -1)
-    with Stage(fake, message_send_max_retries=0) as stage:
+    with HandlerStage(fake, message_send_max_retries=0) as stage:
         stage.send(keyless(0))
     assert written(fake, 1) == ["0"]
 
@@ -128,7 +128,7 @@ def test_only_partitions_with_a_leader_are_drawn(fake: FakeBroker) -> None:
 def test_a_topic_without_any_leader_fails_by_name(fake: FakeBroker) -> None:
     fake.move_leader("single", 0, -1)
     with (
-        Stage(fake, message_send_max_retries=0) as stage,
+        HandlerStage(fake, message_send_max_retries=0) as stage,
         pytest.raises(FailedToSendMessageError, match="KAFKA_LEADER_NOT_AVAILABLE"),
     ):
         stage.send(keyless(0, "single"))

@@ -33,7 +33,7 @@ from tests.fakes.clock import ManualClock
 from tests.fakes.fake_broker import FakeBroker
 from tests.integration.reading import ReadTopic, Topic
 from tests.interrupts import Interrupts
-from tests.legacy.harness import WAIT_S, Stage, asynchronous, keyless, legacy, legacy_options, tries, written
+from tests.legacy.harness import WAIT_S, HandlerStage, asynchronous, keyless, legacy, legacy_options, tries, written
 from tests.producer.harness import tp
 
 # SYNC
@@ -152,7 +152,7 @@ def test_with_0_retries_nothing_is_sent_again(fake: FakeBroker) -> None:
 
 def test_retry_backoff_ms_passes_before_every_retry_and_not_after_the_last(fake: FakeBroker) -> None:
     fake.fail_next(ApiKey.PRODUCE, Errors.NOT_ENOUGH_REPLICAS, times=3)
-    with Stage(fake, retry_backoff_ms=700, message_send_max_retries=2) as stage:
+    with HandlerStage(fake, retry_backoff_ms=700, message_send_max_retries=2) as stage:
         began_ms = stage.clock.now_ms()
         with pytest.raises(FailedToSendMessageError, match="after 3 tries"):
             stage.send(KeyedMessage("orders", "0", "a"))
@@ -161,7 +161,7 @@ def test_retry_backoff_ms_passes_before_every_retry_and_not_after_the_last(fake:
 
 def test_when_the_producer_has_ended_nothing_is_tried_again(fake: FakeBroker) -> None:
     """A closed or interrupted producer was known by its error, but not one whose Sender had ended: each retry was in vain."""
-    with Stage(fake, message_send_max_retries=2) as stage:
+    with HandlerStage(fake, message_send_max_retries=2) as stage:
         stage.producer._sender.failures.end(SystemExit())
         began_ms = stage.clock.now_ms()
         with pytest.raises(FailedToSendMessageError, match=r"after 1 try .*KAFKA_INTERNAL_ERROR"):

@@ -24,7 +24,9 @@ from tests.fakes.clock import ManualClock
 LIMIT_S = 30
 
 
-class Bench:
+class WorkerBench:
+    """A BackgroundWorker, and what it wakes up."""
+
     def __init__(self) -> None:
         self.wakeups: queue.Queue[None] = queue.Queue()
         self.worker = BackgroundWorker(lambda: self.wakeups.put(None))
@@ -36,11 +38,11 @@ class Bench:
 
 
 @pytest.fixture
-def bench() -> Bench:
-    return Bench()
+def bench() -> WorkerBench:
+    return WorkerBench()
 
 
-def test_work_is_done_on_another_thread_and_its_result_comes_once(bench: Bench) -> None:
+def test_work_is_done_on_another_thread_and_its_result_comes_once(bench: WorkerBench) -> None:
     ((node_id, outcome),) = bench.run(3, threading.current_thread)
     assert node_id == 3
     assert outcome.result is not threading.current_thread()
@@ -49,7 +51,7 @@ def test_work_is_done_on_another_thread_and_its_result_comes_once(bench: Bench) 
     assert bench.worker.overdue_nodes(10**9) == []
 
 
-def test_works_of_several_nodes_do_not_wait_for_each_other(bench: Bench) -> None:
+def test_works_of_several_nodes_do_not_wait_for_each_other(bench: WorkerBench) -> None:
     release = threading.Event()
     bench.worker.start(1, lambda: release.wait(LIMIT_S), 1000)
     assert bench.run(2, lambda: "done") == [(2, Outcome("done", None))]
@@ -58,7 +60,7 @@ def test_works_of_several_nodes_do_not_wait_for_each_other(bench: Bench) -> None
     assert bench.worker.take_finished() == [(1, Outcome(True, None))]
 
 
-def test_what_takes_too_long_is_overdue_until_it_is_forgotten(bench: Bench) -> None:
+def test_what_takes_too_long_is_overdue_until_it_is_forgotten(bench: WorkerBench) -> None:
     release = threading.Event()
     bench.worker.start(1, lambda: release.wait(LIMIT_S), 1000)
     assert bench.worker.overdue_nodes(999) == []
@@ -70,7 +72,7 @@ def test_what_takes_too_long_is_overdue_until_it_is_forgotten(bench: Bench) -> N
     assert bench.worker.take_finished() == []
 
 
-def test_the_late_outcome_of_a_forgotten_work_is_not_taken_for_the_next_ones(bench: Bench) -> None:
+def test_the_late_outcome_of_a_forgotten_work_is_not_taken_for_the_next_ones(bench: WorkerBench) -> None:
     release = threading.Event()
     bench.worker.start(1, lambda: release.wait(LIMIT_S) and "old", 1000)
     bench.worker.forget(1)
@@ -84,7 +86,7 @@ def test_the_late_outcome_of_a_forgotten_work_is_not_taken_for_the_next_ones(ben
     assert bench.worker.take_finished() == [(1, Outcome("new", None))]
 
 
-def test_work_that_hangs_and_is_asked_for_again_takes_one_thread(bench: Bench) -> None:
+def test_work_that_hangs_and_is_asked_for_again_takes_one_thread(bench: WorkerBench) -> None:
     """A resolver that never answers would have taken another thread with each attempt to connect."""
     release = threading.Event()
     started: list[str] = []
@@ -129,7 +131,7 @@ def test_work_that_hangs_for_minutes_is_given_up_and_done_anew() -> None:
     assert worker.take_finished() == [(1, Outcome("new", None)), (2, Outcome("new", None))]
 
 
-def test_a_thread_that_cannot_be_started_is_a_failure_of_the_work(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_thread_that_cannot_be_started_is_a_failure_of_the_work(bench: WorkerBench, monkeypatch: pytest.MonkeyPatch) -> None:
     """Containers limit threads. Raised into the Sender, that would have ended it, and failed all rows."""
 
     def refuse(_: threading.Thread) -> None:
@@ -180,7 +182,7 @@ def test_what_is_no_error_of_ours_is_a_defect_without_its_frames() -> None:
 
 
 @pytest.mark.parametrize("end", [SystemExit, KeyboardInterrupt])
-def test_work_that_wants_to_end_the_program_has_failed(bench: Bench, end: type[BaseException]) -> None:
+def test_work_that_wants_to_end_the_program_has_failed(bench: WorkerBench, end: type[BaseException]) -> None:
     """Its thread ended without an outcome: the node waited for its deadline, and the key was taken for minutes."""
 
     def ends() -> None:

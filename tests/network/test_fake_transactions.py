@@ -41,7 +41,7 @@ from tests.fakes.transaction_coordinator import LAST_EPOCH, State, internal_part
 ID = "x"  # kept on node 0
 
 
-class Producer:
+class ManualProducer:
     """One transaction after the other, to be driven by hand."""
 
     def __init__(self, broker: FakeBroker, transactional_id: str = ID) -> None:
@@ -110,7 +110,7 @@ def broker() -> FakeBroker:
 
 
 def test_readers_see_a_transaction_once_it_is_committed_and_never_when_aborted(broker: FakeBroker) -> None:
-    producer = Producer(broker)
+    producer = ManualProducer(broker)
     producer.send(b"a", b"b")
     producer.send(b"c", partition=1)
     assert broker.values("t") == [b"a", b"b", b"c"]
@@ -126,7 +126,7 @@ def test_readers_see_a_transaction_once_it_is_committed_and_never_when_aborted(b
 
 
 def test_an_open_transaction_holds_back_whatever_follows_it(broker: FakeBroker) -> None:
-    first, second = Producer(broker), Producer(broker, "y")
+    first, second = ManualProducer(broker), ManualProducer(broker, "y")
     client = DirectClient(broker)
     assert not produce(client, encode_batch([b"before"]))
     first.send(b"first")
@@ -142,7 +142,7 @@ def test_an_open_transaction_holds_back_whatever_follows_it(broker: FakeBroker) 
 
 def test_markers_can_be_held_back_and_written_one_by_one(broker: FakeBroker) -> None:
     broker.transactions.holds_markers = True
-    producer = Producer(broker)
+    producer = ManualProducer(broker)
     producer.send(b"a")
     producer.send(b"b", partition=1)
     producer.commit_offset("g", 7)
@@ -166,7 +166,7 @@ def test_markers_can_be_held_back_and_written_one_by_one(broker: FakeBroker) -> 
 
 def test_the_next_transaction_waits_for_the_markers_of_the_last(broker: FakeBroker) -> None:
     broker.transactions.holds_markers = True
-    producer = Producer(broker)
+    producer = ManualProducer(broker)
     producer.send(b"a")
     producer.go_on(producer.end(commit=True))
     assert producer.send(b"b", partition=1) is Errors.CONCURRENT_TRANSACTIONS
@@ -177,7 +177,7 @@ def test_the_next_transaction_waits_for_the_markers_of_the_last(broker: FakeBrok
 
 
 def test_a_transaction_times_out_only_when_a_test_says_so(broker: FakeBroker) -> None:
-    producer, other = Producer(broker), Producer(broker, "y")
+    producer, other = ManualProducer(broker), ManualProducer(broker, "y")
     producer.send(b"a")
     broker.clock.advance(1000)
     other.send(b"b")
@@ -189,7 +189,7 @@ def test_a_transaction_times_out_only_when_a_test_says_so(broker: FakeBroker) ->
 
 
 def test_a_repeated_batch_is_recognised_within_its_transaction(broker: FakeBroker) -> None:
-    producer = Producer(broker)
+    producer = ManualProducer(broker)
     assert not producer.send(b"a")
     assert not producer.send(b"a")
     assert not producer.send(b"b", sequence=1)
@@ -198,7 +198,7 @@ def test_a_repeated_batch_is_recognised_within_its_transaction(broker: FakeBroke
 
 
 def test_the_last_epoch_of_a_producer_id_is_followed_by_another_id(broker: FakeBroker) -> None:
-    producer = Producer(broker)
+    producer = ManualProducer(broker)
     broker.transactions.transactions[ID].epoch = producer.epoch = LAST_EPOCH
     producer.send(b"a")
     old_id = producer.producer_id
@@ -214,7 +214,7 @@ def test_the_last_epoch_of_a_producer_id_is_followed_by_another_id(broker: FakeB
 
 def test_the_producer_id_that_follows_waits_for_the_markers_of_the_old_one(broker: FakeBroker) -> None:
     broker.transactions.holds_markers = True
-    producer = Producer(broker)
+    producer = ManualProducer(broker)
     broker.transactions.transactions[ID].epoch = producer.epoch = LAST_EPOCH
     producer.send(b"a")
     producer.go_on(producer.end(commit=True))
@@ -226,7 +226,7 @@ def test_the_producer_id_that_follows_waits_for_the_markers_of_the_old_one(broke
 
 def test_a_coordinator_of_kafka_4_0_fences_with_two_epochs(broker: FakeBroker) -> None:
     broker.transactions.fences_twice = True
-    producer = Producer(broker)
+    producer = ManualProducer(broker)
     producer.send(b"a")
     broker.clock.advance(1001)
     broker.transactions.abort_timed_out()
@@ -235,7 +235,7 @@ def test_a_coordinator_of_kafka_4_0_fences_with_two_epochs(broker: FakeBroker) -
 
 
 def test_a_new_start_in_the_last_epoch_gives_another_id(broker: FakeBroker) -> None:
-    producer = Producer(broker)
+    producer = ManualProducer(broker)
     old_id = producer.producer_id
     broker.transactions.transactions[ID].epoch = LAST_EPOCH
     assert not producer.init()
@@ -296,7 +296,7 @@ def test_the_level_of_transactions_is_a_finalized_feature(level: int, finalized:
 
 def test_versions_of_level_2_below_it_are_a_violation() -> None:
     broker = FakeBroker(topics={"t": 1}, transaction_version=1)
-    producer = Producer(broker)
+    producer = ManualProducer(broker)
     producer.send(b"a")
     producer.commit_offset("g", 1)
     producer.end(commit=True)
@@ -324,7 +324,7 @@ def test_a_broker_describes_its_own_limits(broker: FakeBroker) -> None:
 
 
 def test_a_leader_describes_its_producers(broker: FakeBroker) -> None:
-    producer = Producer(broker)
+    producer = ManualProducer(broker)
     producer.send(b"a", b"b")
 
     def described() -> list[tuple[int, int, int, int]]:
@@ -354,7 +354,7 @@ def test_offsets_go_with_their_topic(broker: FakeBroker) -> None:
 
 
 def test_errors_take_the_place_of_what_is_done_or_only_of_the_answer(broker: FakeBroker) -> None:
-    producer = Producer(broker)
+    producer = ManualProducer(broker)
     producer.send(b"a")
     broker.fail_next(ApiKey.END_TXN, Errors.COORDINATOR_LOAD_IN_PROGRESS)
     assert producer.end(commit=True).error_code == Errors.COORDINATOR_LOAD_IN_PROGRESS.number
@@ -365,7 +365,7 @@ def test_errors_take_the_place_of_what_is_done_or_only_of_the_answer(broker: Fak
 
 
 def test_an_answer_can_get_lost_before_or_after_the_transaction_ends(broker: FakeBroker) -> None:
-    producer = Producer(broker)
+    producer = ManualProducer(broker)
     producer.send(b"a")
     for after, state in ((False, State.ONGOING), (True, State.COMPLETE_COMMIT)):
         broker.drop_next(ApiKey.END_TXN, after_append=after)

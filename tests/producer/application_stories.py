@@ -11,12 +11,12 @@ import pyarrow.compute as pc
 from spark_kafka_sink.producer.producer import KafkaProducer
 from spark_kafka_sink.producer.producer_record import BatchMetadata, ProducerColumns
 from tests.fakes.fake_broker import FakeBroker
-from tests.producer.interrupted_application import LIMIT_MS, SPOILED, Application
+from tests.producer.interrupted_application import LIMIT_MS, SPOILED, InterruptedApplication
 from tests.producer.transactions.transactional_brokers import producer_of
 
-Story = Sequence[Callable[[Application], None]]
+Story = Sequence[Callable[[InterruptedApplication], None]]
 
-A = Application
+A = InterruptedApplication
 OPTIONS: dict[str, object] = {
     "max_block_ms": LIMIT_MS,
     "buffer_memory": 2 * 1024 * 1024,
@@ -25,7 +25,7 @@ OPTIONS: dict[str, object] = {
 }
 
 
-def send_later(application: Application) -> None:
+def send_later(application: InterruptedApplication) -> None:
     application.send(headers=[("h", b"1")], timestamp=5)
 
 
@@ -62,7 +62,7 @@ def producer_for(broker: FakeBroker, story: str, name: str) -> KafkaProducer:
     return producer_of(broker, transactional_id=name if A.init in calls else None, **OPTIONS, **more)
 
 
-def look_at(broker: FakeBroker, application: Application) -> None:
+def look_at(broker: FakeBroker, application: InterruptedApplication) -> None:
     """Compare what the application knows with what its brokers have, when it has closed its producer."""
     broker.transactions.write_markers()
     prefix = application.name.encode() + b"-"

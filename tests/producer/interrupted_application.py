@@ -22,7 +22,7 @@ LIMIT_MS = 20_000  # nothing takes as long, unless it hangs
 SPOILED = b" spoiled"  # how values of records end that cannot be sent
 
 
-class Row:
+class LoneRecord:
     """A record that was sent alone, and what its callback heard."""
 
     def __init__(self, value: bytes) -> None:
@@ -34,7 +34,7 @@ class Row:
         self.heard.append(error)
 
 
-class Application:
+class InterruptedApplication:
     """Calls a producer's methods one by one. After an interrupt it makes the same call again, unless the producer has ended.
 
     Rows of an interrupted `send`, `send_columns` or `send_table` may be written or not; they are sent again under another value.
@@ -44,7 +44,7 @@ class Application:
         self.producer = producer
         self.name = name
         self._value_count = 0
-        self._rows: list[Row] = []
+        self._rows: list[LoneRecord] = []
         self._deliveries: list[tuple[Delivery, list[bytes]]] = []
         self._in_transaction: list[bytes] = []
         self.committed: list[bytes] = []
@@ -54,20 +54,20 @@ class Application:
     # CALLS
 
     def send(self, **details: Any) -> None:
-        row = Row(self._value())
+        row = LoneRecord(self._value())
         self._rows.append(row)
         row.future = self.producer.send("single", row.value, callback=row.hear, **details)
         self._in_transaction.append(row.value)
 
     def send_spoiled(self) -> None:
         """An interceptor has it fail, on the thread that hands it over."""
-        row = Row(self._value() + SPOILED)
+        row = LoneRecord(self._value() + SPOILED)
         self._rows.append(row)
         row.future = self.producer.send("single", row.value, callback=row.hear)
 
     def send_full(self) -> None:
         """As much as makes a bundle full: the caller encodes it."""
-        row = Row(self._value() + bytes(600_000))
+        row = LoneRecord(self._value() + bytes(600_000))
         self._rows.append(row)
         row.future = self.producer.send("single", row.value, callback=row.hear)
         self._in_transaction.append(row.value)
@@ -144,13 +144,13 @@ class Application:
 
     # THE STORY
 
-    def play(self, story: Sequence[Callable[[Application], None]], interrupts: AbstractContextManager[Any]) -> None:
+    def play(self, story: Sequence[Callable[[InterruptedApplication], None]], interrupts: AbstractContextManager[Any]) -> None:
         """Make the calls. Within `interrupts` KeyboardInterrupt is raised now and then."""
         for call in story:
             self._make(call, interrupts)
         self.producer.close(LIMIT_MS)
 
-    def _make(self, call: Callable[[Application], None], interrupts: AbstractContextManager[Any]) -> None:
+    def _make(self, call: Callable[[InterruptedApplication], None], interrupts: AbstractContextManager[Any]) -> None:
         while True:
             try:
                 with interrupts:
@@ -158,7 +158,7 @@ class Application:
                 return
             except KeyboardInterrupt:
                 self.has_ended = self.producer._sender.failures.fatal is not None
-                if self.has_ended and call is not Application.close:
+                if self.has_ended and call is not InterruptedApplication.close:
                     self._expect_the_end()
                     return
             except KafkaError as error:
@@ -167,7 +167,12 @@ class Application:
                 return
 
     def _expect_the_end(self) -> None:
-        for call in (Application.send, Application.send_columns, Application.send_table, Application.flush):
+        for call in (
+            InterruptedApplication.send,
+            InterruptedApplication.send_columns,
+            InterruptedApplication.send_table,
+            InterruptedApplication.flush,
+        ):
             with pytest.raises(KafkaError, match=r"^\[KAFKA_INTERRUPTED\]"):
                 call(self)
         if self.producer._caller_side is not None:

@@ -18,13 +18,13 @@ from types import FrameType
 
 from tests.fakes.fake_broker import FakeBroker
 from tests.producer.application_stories import STORIES, look_at, producer_for
-from tests.producer.interrupted_application import Application
+from tests.producer.interrupted_application import InterruptedApplication
 from tests.producer.transactions.transactional_brokers import cluster_of
 
 MEAN_S = 0.004  # from one signal to the next
 HANGS_AFTER_S = 120
 # In the others callbacks run on the thread of the caller: a signal may come before the first line of one.
-SIGNALLED = [story for story, calls in STORIES.items() if Application.send_spoiled not in calls]
+SIGNALLED = [story for story, calls in STORIES.items() if InterruptedApplication.send_spoiled not in calls]
 
 
 class Signals:
@@ -73,7 +73,7 @@ def main(signal_count: int, seed: int) -> None:
 
 def play(broker: FakeBroker, story: str, name: str, signals: Signals) -> str:
     faulthandler.dump_traceback_later(HANGS_AFTER_S, exit=True)
-    application = Application(producer_for(broker, story, name), name)
+    application = InterruptedApplication(producer_for(broker, story, name), name)
     application.play(STORIES[story], signals)
     look_at(broker, application)
     faulthandler.cancel_dump_traceback_later()

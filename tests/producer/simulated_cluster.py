@@ -1,6 +1,6 @@
 """A cluster for transactional producers: leaders with logs, coordinators, and connections that break when a test says so.
 
-Nothing happens by itself. A test answers the oldest request of a connection (`answer`), with a Fate; moves leaders and
+Nothing happens by itself. A test answers the oldest request of a connection (`answer`), with a ClusterFate; moves leaders and
 coordinators; stops a node; has markers written, or transactions that are too old aborted. Coordinators and the rules of logs are
 the fakes' (tests/fakes/coordinators.py, simulated_brokers.py), so they answer as Apache Kafka 4.x does.
 Requests of one producer to one node are carried out in the order in which they were sent, as on one connection. Only a request
@@ -50,7 +50,7 @@ from tests.producer.harness import DecodingClient, SentBatch, partition_answer
 from tests.producer.simulated_brokers import TransactionalLog
 
 
-class Fate(Enum):
+class ClusterFate(Enum):
     """What becomes of a request. A fate that does not fit the request is ANSWER."""
 
     ANSWER = "carried out and answered"
@@ -70,12 +70,12 @@ class Fate(Enum):
 
 
 PASSING_FATES = [
-    Fate.LOSE_REQUESTS,
-    Fate.LOSE_ALL_BUT_ONE,
-    Fate.LOSE_ANSWERS,
-    Fate.DELAY,
-    Fate.PASSING_ERROR,
-    Fate.PASSING_ERROR_AFTER,
+    ClusterFate.LOSE_REQUESTS,
+    ClusterFate.LOSE_ALL_BUT_ONE,
+    ClusterFate.LOSE_ANSWERS,
+    ClusterFate.DELAY,
+    ClusterFate.PASSING_ERROR,
+    ClusterFate.PASSING_ERROR_AFTER,
 ]
 
 _LOADING = (Errors.COORDINATOR_LOAD_IN_PROGRESS, Errors.COORDINATOR_NOT_AVAILABLE, Errors.NOT_COORDINATOR)
@@ -84,8 +84,8 @@ _FORGOTTEN = (Errors.INVALID_PRODUCER_ID_MAPPING, Errors.UNKNOWN_PRODUCER_ID)  #
 _DENIED = Errors.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
 _OF_TRANSACTION = (*_LOADING, Errors.CONCURRENT_TRANSACTIONS)
 
-ERRORS: Mapping[Fate, Mapping[ApiKey, Sequence[ErrorCode]]] = {
-    Fate.PASSING_ERROR: {
+ERRORS: Mapping[ClusterFate, Mapping[ApiKey, Sequence[ErrorCode]]] = {
+    ClusterFate.PASSING_ERROR: {
         ApiKey.FIND_COORDINATOR: (Errors.COORDINATOR_NOT_AVAILABLE, Errors.COORDINATOR_LOAD_IN_PROGRESS),
         ApiKey.INIT_PRODUCER_ID: _OF_TRANSACTION,
         ApiKey.ADD_PARTITIONS_TO_TXN: (*_OF_TRANSACTION, Errors.UNKNOWN_TOPIC_OR_PARTITION),
@@ -99,7 +99,7 @@ ERRORS: Mapping[Fate, Mapping[ApiKey, Sequence[ErrorCode]]] = {
             Errors.UNKNOWN_TOPIC_OR_PARTITION,
         ),
     },
-    Fate.PASSING_ERROR_AFTER: {
+    ClusterFate.PASSING_ERROR_AFTER: {
         ApiKey.INIT_PRODUCER_ID: _MOVING,
         ApiKey.ADD_PARTITIONS_TO_TXN: _MOVING,
         ApiKey.ADD_OFFSETS_TO_TXN: _MOVING,
@@ -111,7 +111,7 @@ ERRORS: Mapping[Fate, Mapping[ApiKey, Sequence[ErrorCode]]] = {
             Errors.NOT_LEADER_OR_FOLLOWER,
         ),
     },
-    Fate.ABORTABLE_ERROR: {
+    ClusterFate.ABORTABLE_ERROR: {
         ApiKey.FIND_COORDINATOR: (Errors.GROUP_AUTHORIZATION_FAILED,),  # for a group only
         ApiKey.ADD_PARTITIONS_TO_TXN: (Errors.TOPIC_AUTHORIZATION_FAILED, Errors.TRANSACTION_ABORTABLE),
         ApiKey.ADD_OFFSETS_TO_TXN: (Errors.GROUP_AUTHORIZATION_FAILED, Errors.TRANSACTION_ABORTABLE),
@@ -130,8 +130,8 @@ ERRORS: Mapping[Fate, Mapping[ApiKey, Sequence[ErrorCode]]] = {
             Errors.UNKNOWN_SERVER_ERROR,
         ),
     },
-    Fate.BREAK_AFTER: {ApiKey.PRODUCE: (Errors.UNKNOWN_SERVER_ERROR,)},
-    Fate.FATAL_ERROR: {
+    ClusterFate.BREAK_AFTER: {ApiKey.PRODUCE: (Errors.UNKNOWN_SERVER_ERROR,)},
+    ClusterFate.FATAL_ERROR: {
         ApiKey.FIND_COORDINATOR: (_DENIED,),  # for a transactional id only
         ApiKey.INIT_PRODUCER_ID: (
             Errors.PRODUCER_FENCED,
@@ -235,16 +235,16 @@ class SimulatedCluster:
         self.transactions.holds_markers = True
         self.transactions.fences_twice = fences_twice
         self.timed_out: list[str] = []  # ids whose transactions were aborted because they were too old
-        self.injected: list[tuple[Fate, ApiKey]] = []  # errors of the tables above that were answered
+        self.injected: list[tuple[ClusterFate, ApiKey]] = []  # errors of the tables above that were answered
         self._topics = topics
         self._leader_epochs = dict.fromkeys(self.logs, 0)
         self._down_until_ms: dict[int, int] = {}
         self._late: list[tuple[SimulatedClient, ClientRequest]] = []
-        self._prepared: dict[ApiKey, deque[tuple[Fate, int]]] = {}
+        self._prepared: dict[ApiKey, deque[tuple[ClusterFate, int]]] = {}
 
     # WHAT A TEST SAYS
 
-    def answer(self, place: int, fate: Fate = Fate.ANSWER, which: int = 0) -> None:
+    def answer(self, place: int, fate: ClusterFate = ClusterFate.ANSWER, which: int = 0) -> None:
         """Settle the oldest request of a connection; nothing happens if no request is in flight.
 
         `place` chooses among the connections with requests in flight, `which` the error and the partitions that it hits.
@@ -259,9 +259,9 @@ class SimulatedCluster:
         for client in self.clients:
             for request in list(client.requests):
                 if any(request is each for each in client.requests):  # else its connection was lost meanwhile
-                    self._settle(client, request, Fate.ANSWER, 0)
+                    self._settle(client, request, ClusterFate.ANSWER, 0)
 
-    def prepare(self, api: ApiKey, fate: Fate, which: int = 0) -> None:
+    def prepare(self, api: ApiKey, fate: ClusterFate, which: int = 0) -> None:
         """What becomes of the next request of an API, and with a second call of the one after it."""
         self._prepared.setdefault(api, deque()).append((fate, which))
 
@@ -343,18 +343,18 @@ class SimulatedCluster:
 
     # BROKERS
 
-    def _settle(self, client: SimulatedClient, request: ClientRequest, fate: Fate, which: int) -> None:
+    def _settle(self, client: SimulatedClient, request: ClientRequest, fate: ClusterFate, which: int) -> None:
         prepared = self._prepared.get(request.message.API_KEY)
         if prepared:
             fate, which = prepared.popleft()
         node = request.node_id
-        if fate in (Fate.LOSE_REQUESTS, Fate.LOSE_ALL_BUT_ONE, Fate.LOSE_ANSWERS):
+        if fate in (ClusterFate.LOSE_REQUESTS, ClusterFate.LOSE_ALL_BUT_ONE, ClusterFate.LOSE_ANSWERS):
             requests = client.oldest(node)
-            carried_out = {Fate.LOSE_REQUESTS: 0, Fate.LOSE_ALL_BUT_ONE: 1}.get(fate, len(requests))
+            carried_out = {ClusterFate.LOSE_REQUESTS: 0, ClusterFate.LOSE_ALL_BUT_ONE: 1}.get(fate, len(requests))
             for each in requests[:carried_out]:
                 self._carry_out(client, each)
             client.disconnect(node, self.clock.now_ms())
-        elif fate is Fate.DELAY:
+        elif fate is ClusterFate.DELAY:
             if request.message.API_KEY in _MAY_BE_LATE[self.transaction_version]:
                 self._late.append((client, request))
             client.disconnect(node, self.clock.now_ms())
@@ -392,13 +392,13 @@ class SimulatedCluster:
             {sent_batch.topic_partition: self._append(client, request, sent_batch) for sent_batch in client.batches_of(request)}
         )
 
-    def _answer_with(self, client: SimulatedClient, request: ClientRequest, fate: Fate, which: int) -> Message:
+    def _answer_with(self, client: SimulatedClient, request: ClientRequest, fate: ClusterFate, which: int) -> Message:
         errors = ERRORS.get(fate, {}).get(request.message.API_KEY, ())
         if not errors or not _fits(request.message, fate):
             return self._carry_out(client, request)
         self.injected.append((fate, request.message.API_KEY))
         error = errors[which % len(errors)]
-        is_carried_out = fate in (Fate.PASSING_ERROR_AFTER, Fate.BREAK_AFTER)
+        is_carried_out = fate in (ClusterFate.PASSING_ERROR_AFTER, ClusterFate.BREAK_AFTER)
         if isinstance(request.message, ProduceRequest):
             return self._produce_answer_with(client, request, error, which, is_carried_out)
         if is_carried_out:
@@ -443,11 +443,11 @@ class SimulatedCluster:
         return log.append(batch, starts_at_zero=version > LAST_PRODUCE_VERSION_BEFORE_TV2)
 
 
-def _fits(message: Message, fate: Fate) -> bool:
+def _fits(message: Message, fate: ClusterFate) -> bool:
     if isinstance(message, FindCoordinatorRequest):
-        key_types = {Fate.ABORTABLE_ERROR: KeyType.GROUP, Fate.FATAL_ERROR: KeyType.TRANSACTION}
+        key_types = {ClusterFate.ABORTABLE_ERROR: KeyType.GROUP, ClusterFate.FATAL_ERROR: KeyType.TRANSACTION}
         return message.key_type == key_types.get(fate, message.key_type)
-    if isinstance(message, EndTxnRequest) and fate is Fate.ABORTABLE_ERROR:
+    if isinstance(message, EndTxnRequest) and fate is ClusterFate.ABORTABLE_ERROR:
         return message.committed
     return True
 

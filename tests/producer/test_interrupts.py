@@ -16,7 +16,7 @@ import pytest
 from tests.fakes.fake_broker import FakeBroker
 from tests.interrupts import Interrupts, places_of
 from tests.producer.application_stories import STORIES, look_at, producer_for
-from tests.producer.interrupted_application import Application
+from tests.producer.interrupted_application import InterruptedApplication
 from tests.producer.transactions.transactional_brokers import cluster_of
 
 SOAK_LIMIT_S = 1_800  # hundreds of plays of a story
@@ -41,7 +41,7 @@ _numbers = itertools.count()
 def play(broker: FakeBroker, story: str, *at: int) -> Interrupts:
     """The story, interrupted at these points; the producer and the broker are looked at afterwards."""
     name = f"{story}-{next(_numbers)}"
-    application, interrupts = Application(producer_for(broker, story, name), name), Interrupts(*at)
+    application, interrupts = InterruptedApplication(producer_for(broker, story, name), name), Interrupts(*at)
     try:
         application.play(STORIES[story], interrupts)
     finally:

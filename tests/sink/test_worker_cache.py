@@ -36,7 +36,9 @@ class StillClock(ManualClock):
         return waitable.wait(WAIT_S)
 
 
-class Stage:
+class CacheStage:
+    """A WorkerCache that makes fake producers, on a clock that the test moves."""
+
     def __init__(self) -> None:
         self.clock = StillClock()
         self.made: list[FakeProducer] = []
@@ -52,8 +54,8 @@ class Stage:
 
 
 @pytest.fixture
-def stage() -> Iterator[Stage]:
-    made = Stage()
+def stage() -> Iterator[CacheStage]:
+    made = CacheStage()
     yield made
     made.cache.close()
 
@@ -61,7 +63,7 @@ def stage() -> Iterator[Stage]:
 # WHICH TASK GETS IT
 
 
-def test_the_next_task_gets_the_same_producer_with_counters_at_zero(stage: Stage) -> None:
+def test_the_next_task_gets_the_same_producer_with_counters_at_zero(stage: CacheStage) -> None:
     first, second = stage.task(acks="all"), stage.task(acks="all")
     assert first is second
     (producer,) = stage.made
@@ -77,17 +79,17 @@ def test_the_next_task_gets_the_same_producer_with_counters_at_zero(stage: Stage
         ({"sasl_jaas_config": Secret("old")}, {"sasl_jaas_config": Secret("new")}),
     ],
 )
-def test_other_options_make_another_producer(stage: Stage, one: dict[str, object], other: dict[str, object]) -> None:
+def test_other_options_make_another_producer(stage: CacheStage, one: dict[str, object], other: dict[str, object]) -> None:
     assert stage.task(**one) is not stage.task(**other)
     assert stage.task(**one) is stage.made[0]
 
 
-def test_the_same_password_is_the_same_configuration_and_shows_nowhere(stage: Stage) -> None:
+def test_the_same_password_is_the_same_configuration_and_shows_nowhere(stage: CacheStage) -> None:
     assert stage.task(sasl_jaas_config=Secret("hunter2")) is stage.task(sasl_jaas_config=Secret("hunter2"))
     assert "hunter2" not in repr(stage.cache.__dict__)
 
 
-def test_a_renewed_certificate_makes_another_producer(stage: Stage, tmp_path: Path) -> None:
+def test_a_renewed_certificate_makes_another_producer(stage: CacheStage, tmp_path: Path) -> None:
     file = tmp_path / "client.pem"
     file.write_text("old")
     first = stage.task(ssl_keystore_location=str(file))
@@ -96,7 +98,7 @@ def test_a_renewed_certificate_makes_another_producer(stage: Stage, tmp_path: Pa
     assert stage.task(ssl_keystore_location=str(file)) is not first
 
 
-def test_a_renewed_keytab_or_truststore_of_a_login_makes_another_producer(stage: Stage, tmp_path: Path) -> None:
+def test_a_renewed_keytab_or_truststore_of_a_login_makes_another_producer(stage: CacheStage, tmp_path: Path) -> None:
     """Only files that an option names by itself counted: the next login went on with what the old keytab had given."""
     file = tmp_path / "renewed"
     for template in ('Krb5LoginModule required keyTab="{}";', 'OAuthBearerLoginModule required ssl.truststore.location="{}";'):
@@ -108,20 +110,20 @@ def test_a_renewed_keytab_or_truststore_of_a_login_makes_another_producer(stage:
         assert stage.task(sasl_jaas_config=login) is not first
 
 
-def test_a_ticket_cache_in_which_a_login_leaves_tickets_makes_no_other_producer(stage: Stage, tmp_path: Path) -> None:
+def test_a_ticket_cache_in_which_a_login_leaves_tickets_makes_no_other_producer(stage: CacheStage, tmp_path: Path) -> None:
     login = Secret(f'Krb5LoginModule required ticketCache="FILE:{tmp_path / "tickets"}";')
     first = stage.task(sasl_jaas_config=login)
     (tmp_path / "tickets").write_text("that of a broker")
     assert stage.task(sasl_jaas_config=login) is first
 
 
-def test_two_tasks_at_a_time_have_a_producer_each_and_both_are_kept(stage: Stage) -> None:
+def test_two_tasks_at_a_time_have_a_producer_each_and_both_are_kept(stage: CacheStage) -> None:
     with stage.cache.lend({}, KEPT_MS) as one, stage.cache.lend({}, KEPT_MS) as other:
         assert one is not other
     assert stage.cache.idle_count() == 2
 
 
-def test_many_threads_never_share_a_producer_and_leave_none_open(stage: Stage) -> None:
+def test_many_threads_never_share_a_producer_and_leave_none_open(stage: CacheStage) -> None:
     in_use: set[int] = set()
     lock = threading.Lock()
     shared = []
@@ -149,7 +151,7 @@ def test_many_threads_never_share_a_producer_and_leave_none_open(stage: Stage) -
 # WHEN IT IS CLOSED
 
 
-def test_a_task_that_fails_has_its_producer_closed_at_once(stage: Stage) -> None:
+def test_a_task_that_fails_has_its_producer_closed_at_once(stage: CacheStage) -> None:
     with pytest.raises(KeyboardInterrupt), stage.cache.lend({}, KEPT_MS):
         raise KeyboardInterrupt
     assert stage.made[0].closed == [0]
@@ -162,7 +164,7 @@ def test_wherever_an_interrupt_comes_no_producer_stays_open_and_no_later_task_wa
     """Taken from the idle ones and not lent yet, or rested and not kept yet, a producer stayed open for the worker's life."""
     at, where = 0, ["somewhere"]
     while where:
-        made = Stage()
+        made = CacheStage()
         made.task()
         interrupts = Interrupts(at)
         with contextlib.suppress(KeyboardInterrupt), interrupts:
@@ -177,18 +179,18 @@ def test_wherever_an_interrupt_comes_no_producer_stays_open_and_no_later_task_wa
     assert at > 40  # fewer since Python 3.12, where comprehensions are no calls
 
 
-def test_without_a_timeout_a_producer_is_closed_with_the_task(stage: Stage) -> None:
+def test_without_a_timeout_a_producer_is_closed_with_the_task(stage: CacheStage) -> None:
     stage.task(timeout_ms=0)
     assert (stage.made[0].closed, stage.cache.idle_count()) == ([None], 0)
 
 
-def test_a_producer_with_unsettled_rows_is_closed_with_the_task(stage: Stage) -> None:
+def test_a_producer_with_unsettled_rows_is_closed_with_the_task(stage: CacheStage) -> None:
     with stage.cache.lend({}, KEPT_MS) as producer:
         producer.send_columns("t", value=pa.array([b"v"]))
     assert (stage.made[0].closed, stage.cache.idle_count()) == ([None], 0)
 
 
-def test_a_producer_that_fails_while_it_is_idle_is_not_lent_again(stage: Stage) -> None:
+def test_a_producer_that_fails_while_it_is_idle_is_not_lent_again(stage: CacheStage) -> None:
     stage.task()
     stage.made[0].works = False
     assert stage.task() is stage.made[1]
@@ -197,13 +199,13 @@ def test_a_producer_that_fails_while_it_is_idle_is_not_lent_again(stage: Stage) 
 
 @pytest.mark.parametrize("options", [{"interceptor_classes": ("my.Audit",)}, {"transactional_id": "t"}])
 def test_a_producer_with_interceptors_or_a_transactional_id_is_closed_with_the_task(
-    stage: Stage, options: dict[str, object]
+    stage: CacheStage, options: dict[str, object]
 ) -> None:
     stage.task(**options)
     assert stage.made[0].closed == [None]
 
 
-def test_an_idle_producer_is_closed_when_its_timeout_ends_and_not_before(stage: Stage) -> None:
+def test_an_idle_producer_is_closed_when_its_timeout_ends_and_not_before(stage: CacheStage) -> None:
     stage.task(acks="all")
     stage.clock.advance(KEPT_MS - 1)
     stage.task(acks="1")
@@ -214,7 +216,7 @@ def test_an_idle_producer_is_closed_when_its_timeout_ends_and_not_before(stage: 
     assert [each.closed for each in stage.made] == [[CLOSE_TIMEOUT_MS], []]
 
 
-def test_each_task_restarts_the_timeout(stage: Stage) -> None:
+def test_each_task_restarts_the_timeout(stage: CacheStage) -> None:
     for _ in range(3):
         stage.task()
         stage.clock.advance(KEPT_MS - 1)
@@ -222,7 +224,7 @@ def test_each_task_restarts_the_timeout(stage: Stage) -> None:
     assert stage.cache.idle_count() == len(stage.made) == 1
 
 
-def test_of_many_configurations_the_least_recently_used_are_closed(stage: Stage) -> None:
+def test_of_many_configurations_the_least_recently_used_are_closed(stage: CacheStage) -> None:
     for number in range(MAX_IDLE_COUNT + 2):
         stage.task(linger_ms=number)
     assert [each.closed for each in stage.made] == [[CLOSE_TIMEOUT_MS]] * 2 + [[]] * MAX_IDLE_COUNT

@@ -23,7 +23,7 @@ from jobs.local_kafka import LocalKafka
 from spark_kafka_sink.admin.transaction_client import TransactionClient
 from spark_kafka_sink.exactly_once.names import AttemptId, PrefixNames, escape_name
 from spark_kafka_sink.exactly_once.version_commit import HowCommitted
-from tests.exactly_once.stepwise_writes import Run
+from tests.exactly_once.stepwise_writes import DriverRun
 from tests.integration.reading import ReadTopic, Topic
 from tests.integration.sasl_cluster import allow, client_options, sasl_cluster
 
@@ -204,7 +204,7 @@ def test_a_decided_version_is_left_alone_and_the_next_run_commits_it(
     name = topic(partitions=1)
     names, owner = names_of_a_query()
     how = {"owner": owner, "prefix": names.prefix}
-    with Run(broker.bootstrap_servers, name, "r1", **how) as first:
+    with DriverRun(broker.bootstrap_servers, name, "r1", **how) as first:
         first.write_version(0, ["a"])
         first.decide(first.reports(1, ["b"], ["c"]), first.ledger.fetch_decision())  # and dies before it ends a transaction
     open_transactions = [each for each in listing(broker, names.prefix).values() if each["state"] == "Ongoing"]
@@ -212,7 +212,7 @@ def test_a_decided_version_is_left_alone_and_the_next_run_commits_it(
     done = run(broker, "abort", names.prefix, "--yes", "--watch-seconds", "1", "--force")
     assert done.returncode == 1, done.stdout + done.stderr
     assert "Decided: run the query again, it will be committed; or `commit` it now." in done.stdout
-    with Run(broker.bootstrap_servers, name, "r2", **how) as second:
+    with DriverRun(broker.bootstrap_servers, name, "r2", **how) as second:
         second.write_version(1, ["b"], ["c"])
     assert sorted(row.value or b"" for row in read_topic(name, isolation_level="read_committed")) == [b"a", b"b", b"c"]
     assert run(broker, "abort", names.prefix, "--yes").returncode == 0
@@ -224,7 +224,7 @@ def test_what_a_query_has_decided_that_never_runs_again_is_committed(
     """A batch write without txnAppId, say, whose driver died amid its commits."""
     name = topic(partitions=1)
     names, owner = names_of_a_query()
-    with Run(broker.bootstrap_servers, name, "r1", owner=owner, prefix=names.prefix) as first:
+    with DriverRun(broker.bootstrap_servers, name, "r1", owner=owner, prefix=names.prefix) as first:
         reports = first.reports(0, ["a"], ["b"], ["c"])
         decision = first.decide(reports)
         first.client.end_transactions([decision.entries[1].prepared_transaction(names, owner)], commit=True)  # and dies
@@ -236,7 +236,7 @@ def test_what_a_query_has_decided_that_never_runs_again_is_committed(
     assert done.stdout.endswith(f"Committed: version 0 of owner {unquote(owner)}, 3 rows.\n")
     assert sorted(row.value or b"" for row in read_topic(name, isolation_level="read_committed")) == [b"a", b"b", b"c"]
     assert listing(broker, names.prefix) == {}
-    with Run(broker.bootstrap_servers, name, "r2", owner=owner, prefix=names.prefix) as again:
+    with DriverRun(broker.bootstrap_servers, name, "r2", owner=owner, prefix=names.prefix) as again:
         assert again.write_version(0, ["a"], ["b"], ["c"]).how is HowCommitted.FOUND
 
 

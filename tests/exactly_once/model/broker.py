@@ -61,7 +61,7 @@ class TransactionalId(NamedTuple):
         return repr(self)
 
 
-class Marker(NamedTuple):
+class ModelMarker(NamedTuple):
     """What a task commits as the offset of its partition's group."""
 
     version: int
@@ -69,14 +69,14 @@ class Marker(NamedTuple):
     schema: int | None = 0  # with which the rows are encoded; None if it is not recorded
 
 
-class Transaction(NamedTuple):
+class ModelTransaction(NamedTuple):
     """A transactional id and its latest transaction."""
 
     id: TransactionalId
     epoch: int
     state: State
     rows: Rows = ()
-    marker: Marker | None = None
+    marker: ModelMarker | None = None
 
 
 class Entry(NamedTuple):
@@ -124,9 +124,9 @@ class Decision(NamedTuple):
 
 
 class Broker(NamedTuple):
-    transactions: tuple[Transaction, ...] = ()
+    transactions: tuple[ModelTransaction, ...] = ()
     visible: Rows = ()  # to read_committed readers
-    markers: tuple[Marker | None, ...] = (None, None)  # by partition
+    markers: tuple[ModelMarker | None, ...] = (None, None)  # by partition
     decision: Decision | None = None
     overflow: tuple[tuple[int, tuple[Entry, ...]], ...] = ()
     aborted: int = 0  # the record that writes were aborted: those which were planned before this number
@@ -137,7 +137,7 @@ class Broker(NamedTuple):
 
     # WHAT IS ASKED
 
-    def transaction(self, id_: TransactionalId) -> Transaction | None:
+    def transaction(self, id_: TransactionalId) -> ModelTransaction | None:
         for each in self.transactions:
             if each.id == id_:
                 return each
@@ -159,15 +159,15 @@ class Broker(NamedTuple):
         """The new epoch; None for CONCURRENT_TRANSACTIONS: ask again."""
         transaction = self.transaction(id_)
         if transaction is None:
-            return self._with(Transaction(id_, 0, EMPTY)), 0
+            return self._with(ModelTransaction(id_, 0, EMPTY)), 0
         if transaction.state in PREPARED:
             return self, None
         if transaction.state == ONGOING:
             return self._with(transaction._replace(epoch=transaction.epoch + 1, state=PREPARE_ABORT)), None
         epoch = transaction.epoch + 1
-        return self._with(Transaction(id_, epoch, EMPTY)), epoch
+        return self._with(ModelTransaction(id_, epoch, EMPTY)), epoch
 
-    def write(self, id_: TransactionalId, epoch: int, rows: Rows = (), marker: Marker | None = None) -> tuple[Broker, int]:
+    def write(self, id_: TransactionalId, epoch: int, rows: Rows = (), marker: ModelMarker | None = None) -> tuple[Broker, int]:
         """Produce, or TxnOffsetCommit."""
         transaction = self.transaction(id_)
         if transaction is None:
@@ -177,7 +177,7 @@ class Broker(NamedTuple):
         if transaction.epoch != epoch:
             return self, INVALID_PRODUCER_EPOCH
         if transaction.state != ONGOING:
-            transaction = Transaction(id_, epoch, ONGOING)
+            transaction = ModelTransaction(id_, epoch, ONGOING)
         rows = tuple(sorted({*transaction.rows, *rows}))  # a repeated batch is recognized by its sequence
         return self._with(transaction._replace(rows=rows, marker=marker or transaction.marker)), NONE
 
@@ -209,7 +209,7 @@ class Broker(NamedTuple):
         bump = 1 if transaction_version == 2 else 0
         return self._with(transaction._replace(epoch=epoch + bump, state=PREPARE_ABORT))
 
-    def commit_marker(self, partition: int, marker: Marker) -> Broker:
+    def commit_marker(self, partition: int, marker: ModelMarker) -> Broker:
         """OffsetCommit, outside of any transaction."""
         markers = list(self.markers)
         markers[partition] = marker
@@ -244,7 +244,7 @@ class Broker(NamedTuple):
         transaction = self.transaction(id_)
         assert transaction is not None
         committed = transaction.state == PREPARE_COMMIT
-        after = self._with(Transaction(id_, transaction.epoch, COMPLETE_COMMIT if committed else COMPLETE_ABORT))
+        after = self._with(ModelTransaction(id_, transaction.epoch, COMPLETE_COMMIT if committed else COMPLETE_ABORT))
         if not committed:
             return after
         if transaction.marker is not None:
@@ -257,10 +257,10 @@ class Broker(NamedTuple):
         assert transaction is not None
         return self._with(transaction._replace(epoch=transaction.epoch + 1, state=PREPARE_ABORT))
 
-    def _with(self, transaction: Transaction) -> Broker:
+    def _with(self, transaction: ModelTransaction) -> Broker:
         others = [each for each in self.transactions if each.id != transaction.id]
         return self._replace(transactions=tuple(sorted([*others, transaction], key=_id)))
 
 
-def _id(transaction: Transaction) -> TransactionalId:
+def _id(transaction: ModelTransaction) -> TransactionalId:
     return transaction.id

@@ -17,7 +17,7 @@ from tests.exactly_once.model.broker import (
     ONGOING,
     Decision,
     Entry,
-    Marker,
+    ModelMarker,
     TransactionalId,
 )
 from tests.exactly_once.model.world import (
@@ -29,12 +29,12 @@ from tests.exactly_once.model.world import (
     OTHER_ROWS,
     UNREADABLE,
     Driver,
-    Event,
     Message,
-    Move,
+    ModelEvent,
+    ModelMove,
+    ModelWorld,
     Plan,
     Setting,
-    World,
     answered,
     happened,
     ids_to_fence,
@@ -59,7 +59,7 @@ LIST_UNDECIDED = "7 list"
 FENCE_UNDECIDED = "7 fence"
 
 
-def step_6a_read_decision(setting: Setting, world: World, driver: Driver) -> Iterator[Move]:
+def step_6a_read_decision(setting: Setting, world: ModelWorld, driver: Driver) -> Iterator[ModelMove]:
     """Step 6a: read the decision again. Carried out → nothing is left to do. Decided → carry that one out, whose run it ever was;
     one of an earlier version before the own. The list of 6b is asked for beside it, and is of use if there is no decision.
     """
@@ -76,20 +76,20 @@ def step_6a_read_decision(setting: Setting, world: World, driver: Driver) -> Ite
         decision.version > driver.version or (decision.version == driver.version and decision.state == CARRIED_OUT)
     ):
         change = {"step": LIST_LOSERS, "found_decision": decision, **NOT_LISTED}
-        yield Move(_more(event, ": the version was carried out already"), world.with_driver(driver, **change))
+        yield ModelMove(_more(event, ": the version was carried out already"), world.with_driver(driver, **change))
     elif decision is not None and decision.state == DECIDED and decision.version == driver.version:
-        yield Move(_more(event, ": carries out what is decided"), _carry_out(world, driver, decision, **driver_now))
+        yield ModelMove(_more(event, ": carries out what is decided"), _carry_out(world, driver, decision, **driver_now))
     elif decision is not None and decision.state == DECIDED and plan.settles_earlier_version:
         event = _more(event, ": first carries out the decision of version {version}", version=decision.version)
-        yield Move(event, _carry_out(world, driver, decision, **driver_now))
+        yield ModelMove(event, _carry_out(world, driver, decision, **driver_now))
     else:
         if not plan.reads_markers_after_fencing:
             driver_now["markers"] = world.broker.markers
         change = _after_step_beside_list(setting, driver, LIST_OTHERS, FENCE_OTHERS, READ_MARKERS) | driver_now
-        yield Move(_more(event, ": there is no decision"), world.with_driver(driver, **change))
+        yield ModelMove(_more(event, ": there is no decision"), world.with_driver(driver, **change))
 
 
-def step_6a_read_overflow(setting: Setting, world: World, driver: Driver) -> Iterator[Move]:
+def step_6a_read_overflow(setting: Setting, world: ModelWorld, driver: Driver) -> Iterator[ModelMove]:
     """Step 6a: read the entries of a decision that was too long for one offset, and compare their digest. A decision whose
     overflow groups were overwritten cannot be carried out by anybody: it counts as incomplete, and the next run goes by the
     markers.
@@ -97,26 +97,26 @@ def step_6a_read_overflow(setting: Setting, world: World, driver: Driver) -> Ite
     decision = driver.found_decision
     assert decision is not None
     if world.broker.entries_of(decision) is not None:
-        yield Move(happened(driver, "reads the overflow groups: the digest fits"), world.with_driver(driver, step=END))
+        yield ModelMove(happened(driver, "reads the overflow groups: the digest fits"), world.with_driver(driver, step=END))
     elif setting.plan.unreadable_is_incomplete:
         event = happened(driver, "reads the overflow groups: the digest does not fit, it cannot be carried out")
-        yield Move(event, world.with_driver(driver, step=MARK_INCOMPLETE, to_end=(), reason="incomplete"))
+        yield ModelMove(event, world.with_driver(driver, step=MARK_INCOMPLETE, to_end=(), reason="incomplete"))
     else:
         event = happened(driver, "reads the overflow groups: the digest does not fit, fails")
-        yield Move(event, _fail(world, driver, UNREADABLE))
+        yield ModelMove(event, _fail(world, driver, UNREADABLE))
 
 
-def step_6b_list(setting: Setting, world: World, driver: Driver) -> Iterator[Move]:
+def step_6b_list(setting: Setting, world: ModelWorld, driver: Driver) -> Iterator[ModelMove]:
     """Step 6b: list the ids of all partitions that are not complete, Empty ones too, but for those in the messages."""
     yield _move_after_list(setting, world, driver, _others(setting, world, driver), FENCE_OTHERS, READ_MARKERS)
 
 
-def step_6b_fence(setting: Setting, world: World, driver: Driver) -> Iterator[Move]:
+def step_6b_fence(setting: Setting, world: ModelWorld, driver: Driver) -> Iterator[ModelMove]:
     """Step 6b: InitProducerId on each of these, until it is not answered 51. Then EndTxn(abort), so that it is complete."""
     yield from _fence(setting, world, driver, READ_MARKERS)
 
 
-def step_6c_read_markers(setting: Setting, world: World, driver: Driver) -> Iterator[Move]:
+def step_6c_read_markers(setting: Setting, world: ModelWorld, driver: Driver) -> Iterator[ModelMove]:
     """Step 6c: read the markers of all partitions that there ever were. A partition that has reached the version must have been
     SKIPPED, or DECIDED with the same rows. If it was neither and has the same rows, then another run was committed meanwhile, and
     this one is to be run again. What is said to be DECIDED must be there. Where a later version is there and no decision reaches
@@ -149,26 +149,26 @@ def step_6c_read_markers(setting: Setting, world: World, driver: Driver) -> Iter
         event = happened(
             driver, "partitions {partitions} have other rows in Kafka: [KAFKA_NON_DETERMINISTIC_REPLAY]", partitions=reached
         )
-        yield Move(event, _fail(world, driver, OTHER_ROWS))
+        yield ModelMove(event, _fail(world, driver, OTHER_ROWS))
     elif missing:
         event = happened(driver, "partitions {partitions} were decided, and are not in Kafka: fails", partitions=missing)
-        yield Move(event, _fail(world, driver, "no decision"))
+        yield ModelMove(event, _fail(world, driver, "no decision"))
     elif reached:
         event = happened(driver, "partitions {partitions} were committed meanwhile: fails", partitions=reached)
-        yield Move(event, _fail(world, driver, "committed meanwhile"))
+        yield ModelMove(event, _fail(world, driver, "committed meanwhile"))
     else:
         event = happened(driver, "no partition but those that say so has reached the version")
         change = {"step": DESCRIBE} if driver.is_untouched is None else _after_6d(setting, world, driver, driver.is_untouched)
-        yield Move(event, world.with_driver(driver, **change))
+        yield ModelMove(event, world.with_driver(driver, **change))
 
 
-def step_6c_record_schema(setting: Setting, world: World, driver: Driver) -> Iterator[Move]:
+def step_6c_record_schema(setting: Setting, world: ModelWorld, driver: Driver) -> Iterator[ModelMove]:
     """Step 6c: only a part of the version is in Kafka, and no decision has its schema. Record it for the next run, as that of a
     version that is incomplete.
     """
     schemas = _schemas_in_kafka(world, driver) if setting.plan.records_schema_of_markers else set()
     if not schemas:
-        yield Move(happened(driver, "does not record the schema"), _fail(world, driver, "schemas"))
+        yield ModelMove(happened(driver, "does not record the schema"), _fail(world, driver, "schemas"))
         return
     decision = Decision(driver.version, INCOMPLETE, driver.content, earlier=driver.earlier, schema=min(schemas))
     broker = world.broker.commit_decision(decision)
@@ -176,7 +176,7 @@ def step_6c_record_schema(setting: Setting, world: World, driver: Driver) -> Ite
     yield from answered(world, broker, _fail(world._replace(broker=broker), driver, "schemas"), event)
 
 
-def step_6d_describe(setting: Setting, world: World, driver: Driver) -> Iterator[Move]:
+def step_6d_describe(setting: Setting, world: ModelWorld, driver: Driver) -> Iterator[ModelMove]:
     """Step 6d: is each own transaction open, at its epoch? And does nobody else have the id of an empty task? Otherwise fail,
     before anything is visible.
     """
@@ -187,24 +187,24 @@ def step_6d_describe(setting: Setting, world: World, driver: Driver) -> Iterator
         event = happened(driver, "all transactions are open")
     else:
         event = happened(driver, "nothing is to be committed")
-    yield Move(event, world.with_driver(driver, **_after_6d(setting, world, driver, is_untouched)))
+    yield ModelMove(event, world.with_driver(driver, **_after_6d(setting, world, driver, is_untouched)))
 
 
-def step_6e_widen(setting: Setting, world: World, driver: Driver) -> Iterator[Move]:
+def step_6e_widen(setting: Setting, world: ModelWorld, driver: Driver) -> Iterator[ModelMove]:
     """Step 6e: record how many partitions there are, before the decision. This record only grows, whoever writes it."""
     broker = world.broker.commit_width(len(driver.messages))
     after = world._replace(broker=broker).with_driver(driver, step=_after_width(setting))
     yield from answered(world, broker, after, happened(driver, "OffsetCommit of the number of partitions"))
 
 
-def step_6e_write_overflow(setting: Setting, world: World, driver: Driver) -> Iterator[Move]:
+def step_6e_write_overflow(setting: Setting, world: ModelWorld, driver: Driver) -> Iterator[ModelMove]:
     """Step 6e: write the entries of a long decision into groups that the decision before does not use."""
     broker = world.broker.commit_overflow(_slot(setting, driver), driver.entries)
     event = happened(driver, "OffsetCommit of the overflow groups, slot {slot}", slot=_slot(setting, driver))
     yield from answered(world, broker, world._replace(broker=broker).with_driver(driver, step=DECIDE), event)
 
 
-def step_6e_decide(setting: Setting, world: World, driver: Driver) -> Iterator[Move]:
+def step_6e_decide(setting: Setting, world: ModelWorld, driver: Driver) -> Iterator[ModelMove]:
     """Step 6e: record the decision, with one plain OffsetCommit."""
     slot = _slot(setting, driver) if setting.case.has_overflow else None
     schema = min(driver.schemas) if setting.plan.decision_has_schema else None
@@ -215,10 +215,10 @@ def step_6e_decide(setting: Setting, world: World, driver: Driver) -> Iterator[M
     yield from answered(world, broker, after, event)
     if world.faults.gives_up:
         event = happened(driver, "OffsetCommit of the decision: no answer in time, and commit() raises")
-        yield Move(event, _fail(world._replace(broker=broker), driver, "no answer").spend("gives_up"), is_fault=True)
+        yield ModelMove(event, _fail(world._replace(broker=broker), driver, "no answer").spend("gives_up"), is_fault=True)
 
 
-def step_6f_end(setting: Setting, world: World, driver: Driver) -> Iterator[Move]:
+def step_6f_end(setting: Setting, world: ModelWorld, driver: Driver) -> Iterator[ModelMove]:
     """Step 6f: EndTxn(commit) for each transaction of the decision, in any order. What is gone may be committed all the same,
     which its marker tells, by version and fingerprint.
     """
@@ -236,23 +236,23 @@ def step_6f_end(setting: Setting, world: World, driver: Driver) -> Iterator[Move
         event = happened(driver, "EndTxn(commit) of {id} at epoch {epoch}: {error}", id=entry.id, epoch=entry.epoch, error=error)
         yield from answered(world, broker, world._replace(broker=broker).with_driver(driver, **change), event)
     if not driver.to_end:  # decided after the last EndTxn
-        yield Move(
+        yield ModelMove(
             happened(driver, "all transactions are ended"), world.with_driver(driver, **_after_6f((), driver.lost_entries))
         )
     elif world.faults.gives_up:
         event = happened(driver, "EndTxn is not answered in time, and commit() raises")
-        yield Move(event, _fail(world, driver, "no answer").spend("gives_up"), is_fault=True)
+        yield ModelMove(event, _fail(world, driver, "no answer").spend("gives_up"), is_fault=True)
 
 
-def step_6g_mark_carried_out(setting: Setting, world: World, driver: Driver) -> Iterator[Move]:
+def step_6g_mark_carried_out(setting: Setting, world: ModelWorld, driver: Driver) -> Iterator[ModelMove]:
     """Step 6g: all is visible: record the version as carried out. A failure to do so is logged, and nothing else. After the own
     commit, the losers are listed beside it.
     """
     plan, found_decision = setting.plan, driver.found_decision
     if found_decision is None and driver.coordinators_asked < setting.case.coordinators:
-        event = Event(driver, LIST_LOSERS, "lists the losers beside that", {})
+        event = ModelEvent(driver, LIST_LOSERS, "lists the losers beside that", {})
         losers = _losers(setting, world, driver)
-        yield Move(event, world.with_driver(driver, coordinators_asked=driver.coordinators_asked + 1, to_fence=losers))
+        yield ModelMove(event, world.with_driver(driver, coordinators_asked=driver.coordinators_asked + 1, to_fence=losers))
     schema = min(driver.schemas) if plan.decision_has_schema else None
     decision = Decision(driver.version, CARRIED_OUT, driver.content, earlier=driver.earlier, schema=schema)
     if found_decision is not None:
@@ -263,10 +263,10 @@ def step_6g_mark_carried_out(setting: Setting, world: World, driver: Driver) -> 
     yield from _record(world, driver, decision, change)
     if world.faults.gives_up:
         after = world.with_driver(driver, **change) if plan.only_warns_without_mark else _fail(world, driver, "mark")
-        yield Move(happened(driver, "OffsetCommit: no answer in time"), after.spend("gives_up"), is_fault=True)
+        yield ModelMove(happened(driver, "OffsetCommit: no answer in time"), after.spend("gives_up"), is_fault=True)
 
 
-def step_6g_mark_incomplete(setting: Setting, world: World, driver: Driver) -> Iterator[Move]:
+def step_6g_mark_incomplete(setting: Setting, world: ModelWorld, driver: Driver) -> Iterator[ModelMove]:
     """Step 6g: a transaction was gone: record the version as incomplete. If the own tasks have written again what is lost, go on
     with theirs. Otherwise fail: the next run writes what is missing.
     """
@@ -281,48 +281,48 @@ def step_6g_mark_incomplete(setting: Setting, world: World, driver: Driver) -> I
     if was_read and decision.version == driver.version and driver.has_written_again and plan.goes_on_without_lost:
         change = {"step": LIST_OTHERS, "found_decision": None, "lost_entries": (), "reason": ""}
         if not plan.records_before_it_goes_on:
-            yield Move(happened(driver, "goes on with its own transactions"), world.with_driver(driver, **change))
+            yield ModelMove(happened(driver, "goes on with its own transactions"), world.with_driver(driver, **change))
             return
     yield from _record(world, driver, incomplete, change)
 
 
-def step_6g_list(setting: Setting, world: World, driver: Driver) -> Iterator[Move]:
+def step_6g_list(setting: Setting, world: ModelWorld, driver: Driver) -> Iterator[ModelMove]:
     """Step 6g: list the losers: whatever is open now, Empty ones too. What a later version has decided is no loser of this one.
     An own id that is listed is another's by now, but for those of empty tasks at their epoch.
     """
     yield _move_after_list(setting, world, driver, _losers(setting, world, driver), FENCE_LOSERS, REPORT)
 
 
-def step_6g_fence(setting: Setting, world: World, driver: Driver) -> Iterator[Move]:
+def step_6g_fence(setting: Setting, world: ModelWorld, driver: Driver) -> Iterator[ModelMove]:
     """Step 6g: as 6b fences."""
     yield from _fence(setting, world, driver, REPORT)
 
 
-def commit_returns(setting: Setting, world: World, driver: Driver) -> Iterator[Move]:
+def commit_returns(setting: Setting, world: ModelWorld, driver: Driver) -> Iterator[ModelMove]:
     """The version is visible. But were these its rows? Of a version before the last, its successors remember the content."""
     decision = driver.found_decision
     record = None if decision is None else decision.of(driver.version)
     content = None if record is None else record.content
     if setting.plan.checks_schemas and record is not None and driver.schemas != {record.schema} and record.schema is not None:
         event = happened(driver, "tasks have encoded with schemas {schemas}, fails", schemas=sorted(driver.schemas))
-        yield Move(event, _fail(world, driver, "schemas"))
+        yield ModelMove(event, _fail(world, driver, "schemas"))
     elif decision is not None and content != driver.content and setting.plan.compares_content:
         event = happened(driver, "the version has {rows}: [KAFKA_NON_DETERMINISTIC_REPLAY]", rows=content)
-        yield Move(event, _fail(world, driver, OTHER_ROWS))
+        yield ModelMove(event, _fail(world, driver, OTHER_ROWS))
     else:
         yield from spark.finish(setting, world, driver)
 
 
-def step_7_record_abort(setting: Setting, world: World, driver: Driver) -> Iterator[Move]:
+def step_7_record_abort(setting: Setting, world: ModelWorld, driver: Driver) -> Iterator[ModelMove]:
     """Step 7: record first that all writes are aborted that were planned up to now: tasks that begin later stop by themselves."""
     broker = world.broker
     if setting.plan.records_abort:
         broker = broker.commit_abort(world.planned)
     event = happened(driver, "abort(), because: {reason}", reason=driver.reason, planned=world.planned)
-    yield Move(event, world._replace(broker=broker).with_driver(driver, step=LIST_UNDECIDED, to_fence=()))
+    yield ModelMove(event, world._replace(broker=broker).with_driver(driver, step=LIST_UNDECIDED, to_fence=()))
 
 
-def step_7_list(setting: Setting, world: World, driver: Driver) -> Iterator[Move]:
+def step_7_list(setting: Setting, world: ModelWorld, driver: Driver) -> Iterator[ModelMove]:
     """Step 7: list what is not complete, but for what a decision lists at its epoch."""
     plan, decision, spared = setting.plan, world.broker.decision, set[TransactionalId]()
     if decision is not None and decision.state == DECIDED and plan.keeps_decided:
@@ -333,7 +333,7 @@ def step_7_list(setting: Setting, world: World, driver: Driver) -> Iterator[Move
     yield _move_after_list(setting, world, driver, ids, FENCE_UNDECIDED, _failed(driver))
 
 
-def step_7_fence(setting: Setting, world: World, driver: Driver) -> Iterator[Move]:
+def step_7_fence(setting: Setting, world: ModelWorld, driver: Driver) -> Iterator[ModelMove]:
     """Step 7: as 6b fences; never EndTxn(abort) first, which in transaction version 1 leaves the epoch."""
     if setting.plan.fences_by_init_producer_id:
         yield from _fence(setting, world, driver, _failed(driver))
@@ -344,7 +344,7 @@ def step_7_fence(setting: Setting, world: World, driver: Driver) -> Iterator[Mov
     version = setting.case.transaction_version
     broker, error = world.broker.end(id_, transaction.epoch, commit=False, transaction_version=version)
     after = world._replace(broker=broker).with_driver(driver, step=FENCE_UNDECIDED if rest else _failed(driver), to_fence=rest)
-    yield Move(happened(driver, "EndTxn(abort) of {id}: {error}", id=id_, error=error), after)
+    yield ModelMove(happened(driver, "EndTxn(abort) of {id}: {error}", id=id_, error=error), after)
 
 
 STEPS = {
@@ -370,27 +370,27 @@ STEPS = {
 }
 
 
-def _refuse_schemas(world: World, driver: Driver) -> Move:
+def _refuse_schemas(world: ModelWorld, driver: Driver) -> ModelMove:
     event = happened(driver, "tasks have encoded with the schemas {schemas}", schemas=sorted(driver.schemas))
     if _schemas_in_kafka(world, driver):
-        return Move(event, world.with_driver(driver, step=RECORD_SCHEMA))
-    return Move(_more(event, ": fails"), _fail(world, driver, "schemas"))
+        return ModelMove(event, world.with_driver(driver, step=RECORD_SCHEMA))
+    return ModelMove(_more(event, ": fails"), _fail(world, driver, "schemas"))
 
 
-def _has_other_rows(plan: Plan, driver: Driver, message: Message | None, marker: Marker) -> bool:
+def _has_other_rows(plan: Plan, driver: Driver, message: Message | None, marker: ModelMarker) -> bool:
     """Whether a marker that another run has written meanwhile is for certain of other rows than the message."""
     if marker.version == driver.version and marker.schema not in (None, *driver.schemas):
         return not plan.compares_schema_of_reached
     return message is None or message.content != marker.content or not plan.compares_content_of_reached
 
 
-def _schemas_in_kafka(world: World, driver: Driver) -> set[int]:
+def _schemas_in_kafka(world: ModelWorld, driver: Driver) -> set[int]:
     """Those of the version's markers."""
     markers = [each for each in world.broker.markers if each is not None and each.version == driver.version]
     return {each.schema for each in markers if each.schema is not None}
 
 
-def _carry_out(world: World, driver: Driver, decision: Decision, **change: Any) -> World:
+def _carry_out(world: ModelWorld, driver: Driver, decision: Decision, **change: Any) -> ModelWorld:
     step = END if decision.slot is None else READ_OVERFLOW
     return world.with_driver(driver, step=step, found_decision=decision, to_end=decision.entries, **NOT_LISTED, **change)
 
@@ -400,19 +400,19 @@ def _carry_out(world: World, driver: Driver, decision: Decision, **change: Any) 
 NOT_LISTED: dict[str, Any] = {"coordinators_asked": 0, "to_fence": ()}
 
 
-def _list_others_beside(setting: Setting, world: World, driver: Driver) -> Iterator[Move]:
+def _list_others_beside(setting: Setting, world: ModelWorld, driver: Driver) -> Iterator[ModelMove]:
     """Before the decision is read, one coordinator has answered."""
     if driver.coordinators_asked < setting.case.coordinators:
-        event = Event(driver, LIST_OTHERS, "lists what is to be fenced beside that", {})
+        event = ModelEvent(driver, LIST_OTHERS, "lists what is to be fenced beside that", {})
         others = _others(setting, world, driver)
-        yield Move(event, world.with_driver(driver, coordinators_asked=driver.coordinators_asked + 1, to_fence=others))
+        yield ModelMove(event, world.with_driver(driver, coordinators_asked=driver.coordinators_asked + 1, to_fence=others))
 
 
-def _describe_beside(setting: Setting, world: World, driver: Driver) -> Iterator[Move]:
+def _describe_beside(setting: Setting, world: ModelWorld, driver: Driver) -> Iterator[ModelMove]:
     """Before the markers are read, the own transactions are described."""
     if driver.is_untouched is None:
-        event = Event(driver, DESCRIBE, "describes its transactions beside that", {})
-        yield Move(event, world.with_driver(driver, is_untouched=_is_untouched(setting, world, driver)))
+        event = ModelEvent(driver, DESCRIBE, "describes its transactions beside that", {})
+        yield ModelMove(event, world.with_driver(driver, is_untouched=_is_untouched(setting, world, driver)))
 
 
 def _after_step_beside_list(setting: Setting, driver: Driver, list_: str, fence: str, after: str) -> dict[str, Any]:
@@ -422,12 +422,12 @@ def _after_step_beside_list(setting: Setting, driver: Driver, list_: str, fence:
     return {"step": fence if driver.to_fence else after, "coordinators_asked": 0}
 
 
-def _others(setting: Setting, world: World, driver: Driver) -> tuple[TransactionalId, ...]:
+def _others(setting: Setting, world: ModelWorld, driver: Driver) -> tuple[TransactionalId, ...]:
     reported = driver.reported(setting.plan)
     return ids_to_fence(setting, world.broker, driver, reported) if setting.plan.fences_all_others else ()
 
 
-def _losers(setting: Setting, world: World, driver: Driver) -> tuple[TransactionalId, ...]:
+def _losers(setting: Setting, world: ModelWorld, driver: Driver) -> tuple[TransactionalId, ...]:
     plan, decision = setting.plan, driver.found_decision
     spared = driver.reported(plan)
     if plan.spares_only_exact:
@@ -437,7 +437,7 @@ def _losers(setting: Setting, world: World, driver: Driver) -> tuple[Transaction
     return ids_to_fence(setting, world.broker, driver, spared, ends=True) if plan.fences_losers else ()
 
 
-def _is_untouched(setting: Setting, world: World, driver: Driver) -> bool:
+def _is_untouched(setting: Setting, world: ModelWorld, driver: Driver) -> bool:
     """Whether the own transactions are open, and the ids of empty tasks still theirs."""
     expected = [(entry.id, entry.epoch, ONGOING) for entry in driver.entries] if setting.plan.checks_transactions else []
     if setting.plan.checks_empty_tasks:
@@ -445,7 +445,7 @@ def _is_untouched(setting: Setting, world: World, driver: Driver) -> bool:
     return all(_is(world, *each) for each in expected)
 
 
-def _after_6d(setting: Setting, world: World, driver: Driver, is_untouched: bool) -> dict[str, Any]:
+def _after_6d(setting: Setting, world: ModelWorld, driver: Driver, is_untouched: bool) -> dict[str, Any]:
     """When the markers are known, and what the descriptions say."""
     plan, change = setting.plan, {"is_untouched": None, "markers": None}  # of no use from here on
     if not is_untouched:
@@ -456,7 +456,7 @@ def _after_6d(setting: Setting, world: World, driver: Driver, is_untouched: bool
     return change | {"step": first if plan.decides_before_it_ends else END, "to_end": driver.entries}
 
 
-def _more(event: Event, sentence: str, **arguments: Any) -> Event:
+def _more(event: ModelEvent, sentence: str, **arguments: Any) -> ModelEvent:
     return event._replace(sentence=event.sentence + sentence, arguments=event.arguments | arguments)
 
 
@@ -469,12 +469,12 @@ def _after_width(setting: Setting) -> str:
     return WRITE_OVERFLOW if setting.case.has_overflow else DECIDE
 
 
-def _is(world: World, id_: TransactionalId, epoch: int, state: str) -> bool:
+def _is(world: ModelWorld, id_: TransactionalId, epoch: int, state: str) -> bool:
     transaction = world.broker.transaction(id_)
     return transaction is not None and (transaction.epoch, transaction.state) == (epoch, state)
 
 
-def _is_committed(plan: Plan, world: World, driver: Driver, entry: Entry) -> bool:
+def _is_committed(plan: Plan, world: ModelWorld, driver: Driver, entry: Entry) -> bool:
     """Whether the rows of a transaction that is gone are visible all the same."""
     marker = world.broker.markers[entry.partition]
     version = driver.found_decision.version if driver.found_decision else driver.version
@@ -491,40 +491,40 @@ def _after_6f(rest: tuple[Entry, ...], lost_entries: tuple[Entry, ...]) -> dict[
     return {"step": MARK_INCOMPLETE, "reason": "incomplete"} if lost_entries else {"step": MARK}
 
 
-def _record(world: World, driver: Driver, decision: Decision, change: dict[str, Any]) -> Iterator[Move]:
+def _record(world: ModelWorld, driver: Driver, decision: Decision, change: dict[str, Any]) -> Iterator[ModelMove]:
     broker = world.broker.commit_decision(decision)
     event = happened(driver, "OffsetCommit: version {version} is {state}", version=decision.version, state=decision.state)
     yield from answered(world, broker, world._replace(broker=broker).with_driver(driver, **change), event)
 
 
 def _move_after_list(
-    setting: Setting, world: World, driver: Driver, ids: tuple[TransactionalId, ...], fence: str, after: str
-) -> Move:
+    setting: Setting, world: ModelWorld, driver: Driver, ids: tuple[TransactionalId, ...], fence: str, after: str
+) -> ModelMove:
     """One coordinator has answered."""
     event = happened(driver, "lists what is to be fenced: {ids}", ids=ids)
     if driver.coordinators_asked + 1 < setting.case.coordinators:
-        return Move(event, world.with_driver(driver, coordinators_asked=driver.coordinators_asked + 1, to_fence=ids))
-    return Move(event, world.with_driver(driver, step=fence if ids else after, coordinators_asked=0, to_fence=ids))
+        return ModelMove(event, world.with_driver(driver, coordinators_asked=driver.coordinators_asked + 1, to_fence=ids))
+    return ModelMove(event, world.with_driver(driver, step=fence if ids else after, coordinators_asked=0, to_fence=ids))
 
 
-def _fence(setting: Setting, world: World, driver: Driver, after: str) -> Iterator[Move]:
+def _fence(setting: Setting, world: ModelWorld, driver: Driver, after: str) -> Iterator[ModelMove]:
     id_, rest = driver.to_fence[0], driver.to_fence[1:]
     then = {"step": driver.step if rest else after, "to_fence": rest, "fenced_at": None}
     if driver.fenced_at is not None:
         broker = world.broker.park(id_, driver.fenced_at, transaction_version=setting.case.transaction_version)
         event = happened(driver, "EndTxn(abort) of {id} at epoch {epoch}", id=id_, epoch=driver.fenced_at)
-        yield Move(event, world._replace(broker=broker).with_driver(driver, **then))
+        yield ModelMove(event, world._replace(broker=broker).with_driver(driver, **then))
         return
     broker, epoch = world.broker.init_producer_id(id_)
     if epoch is not None:
         change = {"fenced_at": epoch} if setting.plan.parks_fenced_ids else then
-        yield Move(happened(driver, "fences {id}", id=id_), world._replace(broker=broker).with_driver(driver, **change))
+        yield ModelMove(happened(driver, "fences {id}", id=id_), world._replace(broker=broker).with_driver(driver, **change))
     elif broker is not world.broker:
         event = happened(driver, "fences {id}: 51, and aborts what was open", id=id_)
-        yield Move(event, world._replace(broker=broker))
+        yield ModelMove(event, world._replace(broker=broker))
 
 
-def _fail(world: World, driver: Driver, reason: str) -> World:
+def _fail(world: ModelWorld, driver: Driver, reason: str) -> ModelWorld:
     return world.with_driver(driver, step=ABORT, reason=reason, to_end=(), is_untouched=None, markers=None, **NOT_LISTED)
 
 

@@ -22,10 +22,10 @@ from tests.exactly_once.model.world import (
     FAILED,
     NO_FAULTS,
     OTHER_ROWS,
-    Event,
-    Move,
+    ModelEvent,
+    ModelMove,
+    ModelWorld,
     Setting,
-    World,
     rows_of,
 )
 
@@ -52,7 +52,7 @@ UNSAFE = {
     *(Violation.DOUBLED, Violation.LOST, Violation.ABANDONED, Violation.UNDECIDED, Violation.SHOWN, Violation.DENIED),
     Violation.MIXED,
 }
-Finding = tuple[Violation, list[Event]]
+Finding = tuple[Violation, list[ModelEvent]]
 
 
 class Result(NamedTuple):
@@ -66,11 +66,11 @@ class Result(NamedTuple):
 
     states: int
     is_complete: bool
-    traces: dict[Violation, list[Event]]
+    traces: dict[Violation, list[ModelEvent]]
     shown: set[tuple[Rows, str]]
 
 
-def moves(setting: Setting, world: World) -> Iterator[Move]:
+def moves(setting: Setting, world: ModelWorld) -> Iterator[ModelMove]:
     yield from spark.moves(setting, world)
     for driver in world.drivers:
         if driver.step in driver_steps.STEPS:
@@ -82,7 +82,7 @@ def moves(setting: Setting, world: World) -> Iterator[Move]:
 # WHAT MUST HOLD
 
 
-def unsafe(setting: Setting, world: World) -> Violation | None:
+def unsafe(setting: Setting, world: ModelWorld) -> Violation | None:
     """What is wrong in this state, whatever happens next."""
     case, visible = setting.case, _visible(world.broker)
     if len(set(visible)) < len(visible):
@@ -114,14 +114,14 @@ def _visible(broker: Broker) -> Rows:
     return rows
 
 
-def _refused(setting: Setting, world: World) -> Violation | None:
+def _refused(setting: Setting, world: ModelWorld) -> Violation | None:
     """Whether the latest run has ended in an error that its user cannot understand."""
     case, latest = setting.case, world.latest
     is_expected = case.frames > 1 or (latest.reason == OTHER_ROWS and case.replay is not None)
     return Violation.REFUSED if latest.step == ERROR and not is_expected else None
 
 
-def violation_in(setting: Setting, world: World, *, rests: bool) -> Violation | None:
+def violation_in(setting: Setting, world: ModelWorld, *, rests: bool) -> Violation | None:
     """What is wrong in this state. `rests`: nothing moves any more but by another fault."""
     case, latest = setting.case, world.latest
     violation = unsafe(setting, world) or (_at_rest(setting, world) if rests else None) or _refused(setting, world)
@@ -130,7 +130,7 @@ def violation_in(setting: Setting, world: World, *, rests: bool) -> Violation | 
     return violation
 
 
-def _at_rest(setting: Setting, world: World) -> Violation | None:
+def _at_rest(setting: Setting, world: ModelWorld) -> Violation | None:
     case, latest = setting.case, world.latest
     if latest.step not in ENDED:
         return Violation.STALLED
@@ -151,13 +151,13 @@ def _is_open(broker: Broker) -> bool:
 
 class Recovery(NamedTuple):
     violation: Violation | None
-    events: list[Event]
-    world: World
+    events: list[ModelEvent]
+    world: ModelWorld
 
 
-def recover(setting: Setting, world: World) -> Recovery:
+def recover(setting: Setting, world: ModelWorld) -> Recovery:
     """Everything dies and the brokers complete what is prepared; then Spark runs the query until it is done."""
-    case, events = setting.case, [Event(EVERYTHING, "dies", "all drivers and tasks die at once", {})]
+    case, events = setting.case, [ModelEvent(EVERYTHING, "dies", "all drivers and tasks die at once", {})]
     broker = world.broker
     for each in broker.transactions:
         if each.state in PREPARED:
@@ -166,7 +166,7 @@ def recover(setting: Setting, world: World) -> Recovery:
     for _ in range(RECOVERY_RUNS):
         if world.log >= case.versions[-1]:
             return Recovery(Violation.OPEN if _is_open(world.broker) else None, events, world)
-        events.append(Event("Spark", "new run", "starts run {run}", {"run": world.runs}))
+        events.append(ModelEvent("Spark", "new run", "starts run {run}", {"run": world.runs}))
         world = spark.start(setting, world)
         while move := next(moves(setting, world), None):
             events.append(move.event)
@@ -186,14 +186,14 @@ def recover(setting: Setting, world: World) -> Recovery:
 class _Explorer:
     def __init__(self, setting: Setting) -> None:
         self.setting = setting
-        start = World(faults=setting.case.faults)
+        start = ModelWorld(faults=setting.case.faults)
         self.start = spark.start(setting, start)
-        self.came_from: dict[World, World | None] = {self.start: None}
+        self.came_from: dict[ModelWorld, ModelWorld | None] = {self.start: None}
         self.recoveries: dict[tuple[Broker, int, int, int], Finding | None] = {}
-        self.traces: dict[Violation, list[Event]] = {}
+        self.traces: dict[Violation, list[ModelEvent]] = {}
         self.shown: set[tuple[Rows, str]] = set()
 
-    def judge(self, world: World, rests: bool) -> Finding | None:
+    def judge(self, world: ModelWorld, rests: bool) -> Finding | None:
         """The violation, and what happens after this state before it shows."""
         setting, case, latest = self.setting, self.setting.case, world.latest
         if rests and case.kind == "batch" and latest.step == FAILED:
@@ -230,7 +230,7 @@ class _Explorer:
                     waiting.append(move.world)
         return states, not waiting
 
-    def trace(self, world: World) -> list[Event]:
+    def trace(self, world: ModelWorld) -> list[ModelEvent]:
         """What happened until then."""
         events = []
         while (before := self.came_from[world]) is not None:
@@ -240,7 +240,7 @@ class _Explorer:
 
     def walk(self, chance: random.Random) -> None:
         """One random way from the beginning to the end."""
-        world, events = self.start, list[Event]()
+        world, events = self.start, list[ModelEvent]()
         while not self.traces:
             following = list(moves(self.setting, world))
             ordinary = [move for move in following if not move.is_fault]

@@ -7,7 +7,7 @@ from typing import Final, NamedTuple
 
 from tests.exactly_once.model import cases
 from tests.exactly_once.model.exploration import Violation
-from tests.exactly_once.model.world import FULL_PLAN, Case, Plan, Setting
+from tests.exactly_once.model.world import FULL_PLAN, ModelCase, Plan, Setting
 
 
 @dataclass(frozen=True)
@@ -24,7 +24,7 @@ class LeftOut:
     step: str
     name: str
     fields: tuple[str, ...]
-    case: Case
+    case: ModelCase
     violation: Violation
     is_quick: bool = True
 
@@ -307,7 +307,7 @@ UNNEEDED: Final = {
 class Limit(NamedTuple):
     """What the full plan does not promise, and what comes of it."""
 
-    case: Case
+    case: ModelCase
     violation: Violation
 
 

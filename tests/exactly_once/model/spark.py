@@ -23,12 +23,12 @@ from tests.exactly_once.model.world import (
     TAKE_ID,
     TASKS_RUN,
     Driver,
-    Event,
     Message,
-    Move,
+    ModelEvent,
+    ModelMove,
+    ModelTask,
+    ModelWorld,
     Setting,
-    Task,
-    World,
     rows_of,
 )
 
@@ -40,7 +40,7 @@ def first_step(setting: Setting) -> str:
     return TAKE_ID if setting.plan.takes_own_id_first else READ_DECISION
 
 
-def start(setting: Setting, world: World) -> World:
+def start(setting: Setting, world: ModelWorld) -> ModelWorld:
     """A new run of the query, or the write itself."""
     case = setting.case
     after, run = world.begun if case.skips else world.log, world.runs
@@ -50,7 +50,7 @@ def start(setting: Setting, world: World) -> World:
     return begin_write(setting, world._replace(runs=run + 1), run, 0, version, case.split(run), 0)
 
 
-def begin_write(setting: Setting, world: World, run: int, write: int, version: int, split: str, frame: int) -> World:
+def begin_write(setting: Setting, world: ModelWorld, run: int, write: int, version: int, split: str, frame: int) -> ModelWorld:
     rows = rows_of(version, split, frame)
     nothing: tuple[Message | None, ...] = (None,) * len(rows)
     planned = world.planned
@@ -58,7 +58,8 @@ def begin_write(setting: Setting, world: World, run: int, write: int, version: i
     first = first_step(setting)
     schema = setting.case.schema(run, write)
     tasks = [
-        Task(run, write, version, 0, partition, 0, each, planned, first, schema=schema) for partition, each in enumerate(rows)
+        ModelTask(run, write, version, 0, partition, 0, each, planned, first, schema=schema)
+        for partition, each in enumerate(rows)
     ]
     drivers = [each for each in world.drivers if each.step not in ENDED]
     begun = max(world.begun, version)
@@ -66,7 +67,7 @@ def begin_write(setting: Setting, world: World, run: int, write: int, version: i
     return world._replace(begun=begun, planned=planned + 1, drivers=(*drivers, driver), tasks=everybody)
 
 
-def attempt_again(setting: Setting, world: World, driver: Driver, partition: int) -> World:
+def attempt_again(setting: Setting, world: ModelWorld, driver: Driver, partition: int) -> ModelWorld:
     """Another attempt of a task, after a failed one or beside one that runs."""
     attempts = list(driver.attempts)
     number = attempts[partition]
@@ -74,12 +75,12 @@ def attempt_again(setting: Setting, world: World, driver: Driver, partition: int
     rows = rows_of(driver.version, driver.split, driver.frame)[partition]
     how = (driver.stage, partition, number, rows, driver.planned, first_step(setting))
     schema = setting.case.schema(driver.run, driver.write)
-    new = Task(driver.run, driver.write, driver.version, *how, schema=schema)
+    new = ModelTask(driver.run, driver.write, driver.version, *how, schema=schema)
     after = world.with_driver(driver, attempts=tuple(attempts))
     return after._replace(tasks=tuple(sorted([*after.tasks, new])))
 
 
-def returned(world: World, ended: Task, message: Message) -> World:
+def returned(world: ModelWorld, ended: ModelTask, message: Message) -> ModelWorld:
     """A task attempt ends well. It counts unless another one was first, or nobody waits for it any more."""
     after = world.with_task(ended, None)
     driver = _waits(after, ended)
@@ -90,7 +91,7 @@ def returned(world: World, ended: Task, message: Message) -> World:
     return after.with_driver(driver, messages=tuple(messages), step=TASKS_RUN if None in messages else COMMIT)
 
 
-def raised(setting: Setting, world: World, ended: Task, reason: str) -> World:
+def raised(setting: Setting, world: ModelWorld, ended: ModelTask, reason: str) -> ModelWorld:
     """A task attempt fails: Spark runs the task again, or gives up the write."""
     after = world.with_task(ended, None)
     driver = _waits(after, ended)
@@ -105,7 +106,7 @@ def raised(setting: Setting, world: World, ended: Task, reason: str) -> World:
     return after.with_driver(driver, step=ABORT, reason=reason)
 
 
-def _waits(world: World, for_: Task) -> Driver | None:
+def _waits(world: ModelWorld, for_: ModelTask) -> Driver | None:
     """The driver that takes the task's message."""
     for each in world.drivers:
         if (each.run, each.write, each.version, each.step) == (for_.run, for_.write, for_.version, TASKS_RUN):
@@ -116,83 +117,87 @@ def _waits(world: World, for_: Task) -> Driver | None:
 # MOVES
 
 
-def moves(setting: Setting, world: World) -> Iterator[Move]:
+def moves(setting: Setting, world: ModelWorld) -> Iterator[ModelMove]:
     """What Spark, its user and the brokers do by themselves."""
     for each in world.broker.transactions:
         if each.state in ("PrepareCommit", "PrepareAbort"):
-            event = Event("brokers", "complete", "complete transaction {id} ({state})", {"id": each.id, "state": each.state})
-            yield Move(event, world._replace(broker=world.broker.complete(each.id)))
+            event = ModelEvent("brokers", "complete", "complete transaction {id} ({state})", {"id": each.id, "state": each.state})
+            yield ModelMove(event, world._replace(broker=world.broker.complete(each.id)))
     latest = world.latest
     if latest.step == FAILED:
         yield from _write_again(setting, world)
         if world.faults.runs and world.log < setting.case.versions[-1]:
-            event = Event("Spark", "new run", "starts run {run}, after the one before has failed", {"run": world.runs})
-            yield Move(event, start(setting, world.spend("runs")))
+            event = ModelEvent("Spark", "new run", "starts run {run}, after the one before has failed", {"run": world.runs})
+            yield ModelMove(event, start(setting, world.spend("runs")))
     yield from _faults(setting, world)
 
 
-def finish(setting: Setting, world: World, driver: Driver) -> Iterator[Move]:
+def finish(setting: Setting, world: ModelWorld, driver: Driver) -> Iterator[ModelMove]:
     """The write has ended well. The version is committed in Spark's log, and the next one begins."""
     case, is_latest = setting.case, world.latest is driver
     if not is_latest and (
         driver.frame + 1 < case.frames or any(each.run == driver.run for each in world.drivers if each is not driver)
     ):
-        yield Move(Event(driver, "ends", "nobody waits for it any more", {}), world.with_driver(driver, step=DONE))
+        yield ModelMove(ModelEvent(driver, "ends", "nobody waits for it any more", {}), world.with_driver(driver, step=DONE))
     elif driver.frame + 1 < case.frames:
         after = world.with_driver(driver, step=DONE)
         following = (driver.run, driver.write + 1, driver.version, driver.split, driver.frame + 1)
-        event = Event(driver, "next write", "foreachBatch writes its second DataFrame", {})
-        yield Move(event, begin_write(setting, after, *following))
+        event = ModelEvent(driver, "next write", "foreachBatch writes its second DataFrame", {})
+        yield ModelMove(event, begin_write(setting, after, *following))
     elif world.log >= driver.version:
-        event = Event(driver, "log", "Spark's log has version {version} already: the query dies", {"version": driver.version})
-        yield Move(event, world.with_driver(driver, step=FAILED, reason="log"))
+        event = ModelEvent(
+            driver, "log", "Spark's log has version {version} already: the query dies", {"version": driver.version}
+        )
+        yield ModelMove(event, world.with_driver(driver, step=FAILED, reason="log"))
     else:
-        event = Event(driver, "log", "Spark's log: version {version} is committed", {"version": driver.version})
+        event = ModelEvent(driver, "log", "Spark's log: version {version} is committed", {"version": driver.version})
         after = world.with_driver(driver, step=DONE)._replace(log=driver.version)
         if is_latest and driver.version < case.versions[-1]:
             version = next(each for each in case.versions if each > driver.version)
             after = begin_write(setting, after, driver.run, 0, version, case.split(driver.run), 0)
-        yield Move(event, after)
+        yield ModelMove(event, after)
 
 
-def _write_again(setting: Setting, world: World) -> Iterator[Move]:
+def _write_again(setting: Setting, world: ModelWorld) -> Iterator[ModelMove]:
     latest = world.latest
     if setting.case.kind == "foreachBatch" and world.faults.writes and latest.reason != "log":
-        event = Event(
+        event = ModelEvent(
             "Spark", "write again", "foreachBatch catches the error of run {run}, and writes again", {"run": latest.run}
         )
         again = (latest.run, latest.write + 1, latest.version, latest.split, latest.frame)
-        yield Move(event, begin_write(setting, world.spend("writes"), *again))
+        yield ModelMove(event, begin_write(setting, world.spend("writes"), *again))
 
 
-def _faults(setting: Setting, world: World) -> Iterator[Move]:
+def _faults(setting: Setting, world: ModelWorld) -> Iterator[ModelMove]:
     faults, latest, case = world.faults, world.latest, setting.case
     if faults.time_outs and _may_time_out(setting, world):
         for each in world.broker.transactions:
             if each.state == ONGOING:
-                event = Event("brokers", "time-out", "abort transaction {id}, which is older than its time-out", {"id": each.id})
+                event = ModelEvent(
+                    "brokers", "time-out", "abort transaction {id}, which is older than its time-out", {"id": each.id}
+                )
                 after = world._replace(broker=world.broker.time_out(each.id)).spend("time_outs")
-                yield Move(event, after, is_fault=True)
+                yield ModelMove(event, after, is_fault=True)
     if faults.copies or faults.stages:
         yield from _more_attempts(setting, world)
     if faults.deaths:
         for each_task in world.tasks:
-            event = Event(each_task, "dies", "the process dies", {})
-            yield Move(event, raised(setting, world.spend("deaths"), each_task, "task failed"), is_fault=True)
+            event = ModelEvent(each_task, "dies", "the process dies", {})
+            yield ModelMove(event, raised(setting, world.spend("deaths"), each_task, "task failed"), is_fault=True)
     if faults.runs and case.zombies and latest.step not in ENDED and world.log < case.versions[-1]:
-        event = Event(
+        event = ModelEvent(
             "Spark", "new run", "starts run {run}, while run {old} is still alive", {"run": world.runs, "old": latest.run}
         )
-        yield Move(event, start(setting, world.spend("runs")), is_fault=True)
+        yield ModelMove(event, start(setting, world.spend("runs")), is_fault=True)
     if faults.hangs and latest.step not in (*ENDED, TASKS_RUN):
-        event = Event(
+        event = ModelEvent(
             "Spark", "write again", "foreachBatch writes again, while commit() of run {run} still works", {"run": latest.run}
         )
         again = (latest.run, latest.write + 1, latest.version, latest.split, latest.frame)
-        yield Move(event, begin_write(setting, world.spend("hangs"), *again), is_fault=True)
+        yield ModelMove(event, begin_write(setting, world.spend("hangs"), *again), is_fault=True)
 
 
-def _may_time_out(setting: Setting, world: World) -> bool:
+def _may_time_out(setting: Setting, world: ModelWorld) -> bool:
     decision = world.broker.decision
     match setting.case.when:
         case "while tasks run":
@@ -206,7 +211,7 @@ def _may_time_out(setting: Setting, world: World) -> bool:
     return True
 
 
-def _more_attempts(setting: Setting, world: World) -> Iterator[Move]:
+def _more_attempts(setting: Setting, world: ModelWorld) -> Iterator[ModelMove]:
     for driver in world.drivers:
         if driver.step != TASKS_RUN:
             continue
@@ -214,15 +219,15 @@ def _more_attempts(setting: Setting, world: World) -> Iterator[Move]:
         if world.faults.copies:
             for partition in missing:
                 if driver.attempts[partition] < setting.case.attempts:
-                    event = Event("Spark", "copy", "starts a copy of {task}", {"task": f"{driver}, partition {partition}"})
+                    event = ModelEvent("Spark", "copy", "starts a copy of {task}", {"task": f"{driver}, partition {partition}"})
                     after = attempt_again(setting, world.spend("copies"), driver, partition)
-                    yield Move(event, after, is_fault=True)
+                    yield ModelMove(event, after, is_fault=True)
         if world.faults.stages:
             after = world.spend("stages").with_driver(driver, stage=driver.stage + 1, attempts=(0,) * len(driver.messages))
             for partition in missing:
                 again = next(each for each in after.drivers if (each.run, each.write) == (driver.run, driver.write))
                 after = attempt_again(setting, after, again, partition)
-            event = Event(
+            event = ModelEvent(
                 "Spark", "stage again", "submits the stage of {driver} again: rows of its input are gone", {"driver": str(driver)}
             )
-            yield Move(event, after, is_fault=True)
+            yield ModelMove(event, after, is_fault=True)

@@ -18,7 +18,17 @@ from tests.exactly_once.model import spark
 from tests.exactly_once.model import task as task_steps
 from tests.exactly_once.model.exploration import EVERYTHING, Violation, explore, moves, recover, violation_in
 from tests.exactly_once.model.plans import LeftOut
-from tests.exactly_once.model.world import FULL_PLAN, LOST_ANSWER, Case, Driver, Event, Move, Setting, Task, World
+from tests.exactly_once.model.world import (
+    FULL_PLAN,
+    LOST_ANSWER,
+    Driver,
+    ModelCase,
+    ModelEvent,
+    ModelMove,
+    ModelTask,
+    ModelWorld,
+    Setting,
+)
 
 TASK_ORDER: Final = tuple(task_steps.STEPS)
 DRIVER_ORDER: Final = tuple(driver_steps.STEPS)
@@ -45,11 +55,11 @@ def record(left_out: LeftOut) -> dict[str, Any]:
     }
 
 
-def walk(case: Case, seed: int) -> dict[str, Any]:
+def walk(case: ModelCase, seed: int) -> dict[str, Any]:
     """A random schedule of the full plan, as a trace without a violation."""
     setting, chance = Setting(FULL_PLAN, case), random.Random(seed)
-    world = spark.start(setting, World(faults=case.faults))
-    happened: list[Event] = []
+    world = spark.start(setting, ModelWorld(faults=case.faults))
+    happened: list[ModelEvent] = []
     while following := list(moves(setting, world)):
         ordinary = [move for move in following if not move.is_fault]
         faults = [move for move in following if move.is_fault]
@@ -60,7 +70,7 @@ def walk(case: Case, seed: int) -> dict[str, Any]:
     return name | _of_case(case) | {"processes": _as_json(_processes(happened))} | _of_full_plan(happened, world)
 
 
-def _of_case(case: Case) -> dict[str, Any]:
+def _of_case(case: ModelCase) -> dict[str, Any]:
     return {
         "case": case.name,
         "kind": case.kind,
@@ -69,7 +79,7 @@ def _of_case(case: Case) -> dict[str, Any]:
     }
 
 
-def _of_full_plan(happened: Iterable[Event], world: World) -> dict[str, Any]:
+def _of_full_plan(happened: Iterable[ModelEvent], world: ModelWorld) -> dict[str, Any]:
     return {
         "full_plan": [_step(event) for event in happened],
         "full_plan_ends": world.latest.step + (f": {world.latest.reason}" if world.latest.reason else ""),
@@ -89,7 +99,7 @@ def dump(traces: Iterable[dict[str, Any]]) -> str:
 
 def violation_of(setting: Setting, steps: Sequence[dict[str, Any]]) -> Violation | None:
     """What a recorded trace leads to. Raises NotFollowedError if a step of it is not possible."""
-    world = spark.start(setting, World(faults=setting.case.faults))
+    world = spark.start(setting, ModelWorld(faults=setting.case.faults))
     for number, step in enumerate(steps):
         if step["process"] == EVERYTHING:
             recovery = recover(setting, world)
@@ -106,10 +116,10 @@ def violation_of(setting: Setting, steps: Sequence[dict[str, Any]]) -> Violation
 # THE SAME SCHEDULE, WITH NOTHING LEFT OUT
 
 
-def follow(setting: Setting, events: Iterable[Event]) -> tuple[list[Event], World]:
+def follow(setting: Setting, events: Iterable[ModelEvent]) -> tuple[list[ModelEvent], ModelWorld]:
     """What happens, and the end, which has no violation. Raises NotFollowedError if it has one."""
-    world = spark.start(setting, World(faults=setting.case.faults))
-    happened: list[Event] = []
+    world = spark.start(setting, ModelWorld(faults=setting.case.faults))
+    happened: list[ModelEvent] = []
     for event in events:
         if event.process == EVERYTHING:
             break
@@ -128,11 +138,11 @@ def follow(setting: Setting, events: Iterable[Event]) -> tuple[list[Event], Worl
     return happened, world
 
 
-def _wrong(setting: Setting, world: World) -> Violation | None:
+def _wrong(setting: Setting, world: ModelWorld) -> Violation | None:
     return violation_in(setting, world, rests=all(move.is_fault for move in moves(setting, world)))
 
 
-def _same(setting: Setting, world: World, event: Event) -> Iterator[Move]:
+def _same(setting: Setting, world: ModelWorld, event: ModelEvent) -> Iterator[ModelMove]:
     """The step of the event, and before it the process's steps that come first."""
     if isinstance(event.process, str) or event.step in SPARKS_STEPS:
         for move in moves(setting, world):
@@ -140,7 +150,7 @@ def _same(setting: Setting, world: World, event: Event) -> Iterator[Move]:
                 yield move
                 return
         return
-    order = TASK_ORDER if isinstance(event.process, Task) else DRIVER_ORDER
+    order = TASK_ORDER if isinstance(event.process, ModelTask) else DRIVER_ORDER
     if event.step not in order:
         return
     while True:
@@ -158,19 +168,19 @@ def _same(setting: Setting, world: World, event: Event) -> Iterator[Move]:
             return
 
 
-def _process(world: World, process: Task | Driver) -> Task | Driver | None:
-    processes: tuple[Task | Driver, ...] = (*world.tasks, *world.drivers)
+def _process(world: ModelWorld, process: ModelTask | Driver) -> ModelTask | Driver | None:
+    processes: tuple[ModelTask | Driver, ...] = (*world.tasks, *world.drivers)
     return next((each for each in processes if str(each) == str(process)), None)
 
 
-def _distance(move: Move, event: Event) -> tuple[bool, bool]:
+def _distance(move: ModelMove, event: ModelEvent) -> tuple[bool, bool]:
     return move.event.sentence != event.sentence, move.event.arguments != event.arguments
 
 
 # JSON
 
 
-def _step(event: Event) -> dict[str, Any]:
+def _step(event: ModelEvent) -> dict[str, Any]:
     return {
         "process": str(event.process),
         "step": event.step,
@@ -187,11 +197,11 @@ def _plain(value: Any) -> Any:
     return value if value is None or isinstance(value, bool | int) else str(value)
 
 
-def _processes(events: Iterable[Event]) -> dict[str, dict[str, Any]]:
+def _processes(events: Iterable[ModelEvent]) -> dict[str, dict[str, Any]]:
     processes: dict[str, dict[str, Any]] = {}
     for event in events:
         match event.process:
-            case Task() as task:
+            case ModelTask() as task:
                 numbers = ("run", "write", "version", "stage", "partition", "attempt", "planned", "rows")
                 processes[str(task)] = {"kind": "task"} | {name: getattr(task, name) for name in numbers}
             case Driver() as driver:

@@ -1,7 +1,8 @@
 """What the model is about: the plan, a case to try it in, and the state of everything at one moment.
 
-A World never changes. A step of a process (task.py, driver.py), of Spark (spark.py) or of the brokers yields Moves: what
-happened, and the World after it. Each request is one step; what a process computes between two requests is part of the step.
+A ModelWorld never changes. A step of a process (task.py, driver.py), of Spark (spark.py) or of the brokers yields ModelMoves:
+what happened, and the ModelWorld after it. Each request is one step; what a process computes between two requests is part of the
+step.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from tests.exactly_once.model.broker import (
     Decision,
     Earlier,
     Entry,
-    Marker,
+    ModelMarker,
     Rows,
     TransactionalId,
     encoded,
@@ -115,7 +116,7 @@ NO_FAULTS: Final = Faults()
 
 
 @dataclass(frozen=True)
-class Case:
+class ModelCase:
     """
     Args:
         first: which rows are in which partition, see SPLITS.
@@ -162,7 +163,7 @@ class Case:
 
 class Setting(NamedTuple):
     plan: Plan
-    case: Case
+    case: ModelCase
 
 
 # Rows by partition. A second DataFrame of the same foreachBatch has rows c and d instead.
@@ -186,7 +187,7 @@ class Message(NamedTuple):
     schema: int = 0  # with which it has encoded the rows
 
 
-class Task(NamedTuple):
+class ModelTask(NamedTuple):
     """A task attempt. Spark gives the number of its partition, stage attempt and attempt."""
 
     run: int
@@ -199,7 +200,7 @@ class Task(NamedTuple):
     planned: int  # when
     step: str  # the next one
     epoch: int = -1
-    marker: Marker | None = None  # of its partition, as it has read it
+    marker: ModelMarker | None = None  # of its partition, as it has read it
     decided: tuple[Entry, ...] = ()  # for its partition
     schema: int = 0  # with which it encodes its rows
 
@@ -230,7 +231,7 @@ class Driver(NamedTuple):
     fenced_at: int | None = None  # the epoch of the first of these; it is to be parked
     to_end: tuple[Entry, ...] = ()
     lost_entries: tuple[Entry, ...] = ()
-    markers: tuple[Marker | None, ...] | None = None  # by partition, where they were read before 6b
+    markers: tuple[ModelMarker | None, ...] | None = None  # by partition, where they were read before 6b
     is_untouched: bool | None = None  # what 6d has found beside 6c
     found_decision: Decision | None = None  # of another driver: it is carried out first, or instead
     earlier: tuple[Earlier, ...] = ()  # the contents of versions before this one
@@ -279,7 +280,7 @@ class Driver(NamedTuple):
         )
 
 
-def _write(process: Task | Driver) -> str:
+def _write(process: ModelTask | Driver) -> str:
     number = f" write {process.write}" if process.write else ""
     return f"run {process.run} version {process.version}{number}"
 
@@ -304,11 +305,11 @@ UNREADABLE: Final = "the decision cannot be read"
 FINAL_REASONS: Final = (OTHER_ROWS, UNREADABLE)
 
 
-class World(NamedTuple):
+class ModelWorld(NamedTuple):
     broker: Broker = Broker()
     log: int = 0  # the latest version that Spark's own log has as committed
     drivers: tuple[Driver, ...] = ()  # the latest is the last one
-    tasks: tuple[Task, ...] = ()  # those that still run
+    tasks: tuple[ModelTask, ...] = ()  # those that still run
     faults: Faults = NO_FAULTS
     runs: int = 0  # started so far
     begun: int = 0  # the latest version that was tried
@@ -318,24 +319,24 @@ class World(NamedTuple):
     def latest(self) -> Driver:
         return self.drivers[-1]
 
-    def with_task(self, old: Task, new: Task | None) -> World:
+    def with_task(self, old: ModelTask, new: ModelTask | None) -> ModelWorld:
         tasks = [each for each in self.tasks if each != old]
         return self._replace(tasks=tuple(sorted([*tasks, new] if new else tasks)))
 
-    def with_driver(self, old: Driver, **change: Any) -> World:
+    def with_driver(self, old: Driver, **change: Any) -> ModelWorld:
         """Ended drivers are forgotten, but for the latest: they never move again."""
         new = old._replace(**change)
         drivers = [new if each is old else each for each in self.drivers]
         return self._replace(drivers=tuple([each for each in drivers[:-1] if each.step not in ENDED] + drivers[-1:]))
 
-    def spend(self, fault: str) -> World:
+    def spend(self, fault: str) -> ModelWorld:
         return self._replace(faults=self.faults._replace(**{fault: getattr(self.faults, fault) - 1}))
 
 
-class Event(NamedTuple):
+class ModelEvent(NamedTuple):
     """What happened: the process, its step, and a sentence with the arguments to be filled in."""
 
-    process: Task | Driver | str
+    process: ModelTask | Driver | str
     step: str
     sentence: str
     arguments: dict[str, Any]
@@ -347,22 +348,22 @@ class Event(NamedTuple):
 LOST_ANSWER: Final = "; the answer is lost"
 
 
-class Move(NamedTuple):
-    event: Event
-    world: World
+class ModelMove(NamedTuple):
+    event: ModelEvent
+    world: ModelWorld
     is_fault: bool = False
 
 
-def happened(process: Task | Driver, sentence: str, **arguments: Any) -> Event:
-    return Event(process, process.step, sentence, arguments)
+def happened(process: ModelTask | Driver, sentence: str, **arguments: Any) -> ModelEvent:
+    return ModelEvent(process, process.step, sentence, arguments)
 
 
-def answered(world: World, broker: Broker, after: World, event: Event) -> Iterator[Move]:
+def answered(world: ModelWorld, broker: Broker, after: ModelWorld, event: ModelEvent) -> Iterator[ModelMove]:
     """A request had its effect on the broker. Its answer arrives, or is lost, so that the process asks again."""
-    yield Move(event, after)
+    yield ModelMove(event, after)
     if world.faults.lost_answers:
         event_without_answer = event._replace(sentence=event.sentence + LOST_ANSWER)
-        yield Move(event_without_answer, world._replace(broker=broker).spend("lost_answers"), is_fault=True)
+        yield ModelMove(event_without_answer, world._replace(broker=broker).spend("lost_answers"), is_fault=True)
 
 
 def ids_to_fence(

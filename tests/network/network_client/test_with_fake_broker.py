@@ -25,7 +25,9 @@ POLLS = 500
 INIT = InitProducerIdRequest(transaction_timeout_ms=1000)
 
 
-class Client:
+class SocketClient:
+    """A NetworkClient over sockets, polled by the test."""
+
     def __init__(self, broker: FakeBroker, **options: object) -> None:
         self.clock = Clock()
         config = network_config(bootstrap_servers=broker.bootstrap_servers, **options)
@@ -71,8 +73,8 @@ class Client:
 
 
 @contextmanager
-def client_of(broker: FakeBroker, **options: object) -> Iterator[Client]:
-    client = Client(broker, **options)
+def client_of(broker: FakeBroker, **options: object) -> Iterator[SocketClient]:
+    client = SocketClient(broker, **options)
     try:
         yield client
     finally:

@@ -27,7 +27,7 @@ ONE_NODE = cluster({TOPIC: (0, 0, 0)})
 OTHER = b"of another caller"
 
 
-class Case(NamedTuple):
+class AppendCase(NamedTuple):
     values: Sequence[bytes]
     options: dict[str, object]
 
@@ -38,17 +38,17 @@ class Case(NamedTuple):
 
 
 CASES = {
-    "copied rows": Case([b"one", b"two", b"three"], {"batch_size": 4096}),
-    "full batches": Case([bytes([number]) * 150 for number in range(14)], {"batch_size": 1024, "compression_type": "zstd"}),
-    "segments": Case([b"x" * 20_000] * 6, {"batch_size": 200_000, "compression_type": "lz4"}),
-    "waits for memory": Case([b"y" * 300] * 12, {"batch_size": 1024, "buffer_memory": 3 * 1024}),
+    "copied rows": AppendCase([b"one", b"two", b"three"], {"batch_size": 4096}),
+    "full batches": AppendCase([bytes([number]) * 150 for number in range(14)], {"batch_size": 1024, "compression_type": "zstd"}),
+    "segments": AppendCase([b"x" * 20_000] * 6, {"batch_size": 200_000, "compression_type": "lz4"}),
+    "waits for memory": AppendCase([b"y" * 300] * 12, {"batch_size": 1024, "buffer_memory": 3 * 1024}),
 }
 
 
 class Look:
     """One append, with a batch of another caller that it adds to, and a Sender that works whenever it is woken."""
 
-    def __init__(self, case: Case, interrupts: Interrupts) -> None:
+    def __init__(self, case: AppendCase, interrupts: Interrupts) -> None:
         self.stage = Accumulation(max_block_ms=5, **case.options)
         self.other = self.stage.append(OTHER, partition=0)
         self.sent_values: list[bytes | None] = []
@@ -92,7 +92,7 @@ class Look:
                 self.stage.give_back(batch)
 
 
-def looks(case: Case, kind: Callable[..., Interrupts], times: int = 1) -> Iterable[Look]:
+def looks(case: AppendCase, kind: Callable[..., Interrupts], times: int = 1) -> Iterable[Look]:
     """One for each place: there, and at the next `times` - 1 points."""
     Look(case, kind())  # imports what it needs
     whole = Look(case, kind())
@@ -103,7 +103,7 @@ def looks(case: Case, kind: Callable[..., Interrupts], times: int = 1) -> Iterab
 
 
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES)
-def test_wherever_an_interrupt_comes_every_batch_is_whole(case: Case) -> None:
+def test_wherever_an_interrupt_comes_every_batch_is_whole(case: AppendCase) -> None:
     """Rows of the call counted in a batch that was not reserved yet: it was sent half written, with rows of another caller."""
     for look in looks(case, Interrupts):
         assert isinstance(look.raised, KeyboardInterrupt), look.interrupts.where
@@ -119,7 +119,7 @@ def has_begun(look: Look) -> bool:
 @pytest.mark.parametrize("times", [1, 2, 3])
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES)
 def test_wherever_memory_ends_each_row_is_settled_or_the_producer_ends(
-    case: Case, times: int, monkeypatch: pytest.MonkeyPatch
+    case: AppendCase, times: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A batch stayed reserved by nobody: the rows of another caller in it were never sent, and never expired."""
     monkeypatch.setattr(sys, "unraisablehook", lambda _: None)  # in generators that are being closed

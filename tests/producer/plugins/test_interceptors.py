@@ -257,7 +257,7 @@ EVERY_ROW = np.arange(3, dtype=np.int32)
 def test_interceptors_hear_once_of_records_in_no_batch_while_the_producer_ends() -> None:
     """Forced close in one thread, a refused bundle in another: both told the interceptors of the same records."""
 
-    class Ending(Appends):
+    class EndsTheBundle(Appends):
         def on_batch_acknowledgement(self, metadata: BatchMetadata, error: Exception | None) -> None:
             super().on_batch_acknowledgement(metadata, error)
             if len(self.heard) == 1:
@@ -265,7 +265,7 @@ def test_interceptors_hear_once_of_records_in_no_batch_while_the_producer_ends()
                 sender.start()
                 sender.join(WAIT_S)
 
-    instance, called_back = Ending(), Mock()
+    instance, called_back = EndsTheBundle(), Mock()
     bundle = gathered(called_back, instance)
     bundle.fail_unbatched(EVERY_ROW[:2], KafkaError("refused"))
     assert Counter((str(error), metadata.partition, metadata.rows) for metadata, error in instance.heard) == {

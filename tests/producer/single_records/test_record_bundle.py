@@ -23,7 +23,7 @@ from tests.producer.harness import TOPIC, tp
 from tests.producer.single_records.gathering import Gathering
 
 
-class SentRecord(NamedTuple):
+class BundledRecord(NamedTuple):
     """What send hands to a bundle."""
 
     value: bytes | None = b"v"
@@ -44,7 +44,7 @@ def rows_of(bundle: RecordBundle, positions: list[int], *, first_delta: int = 0,
     )
 
 
-def filled(*records: SentRecord, clock: ManualClock | None = None) -> tuple[RecordBundle, list[RecordFuture]]:
+def filled(*records: BundledRecord, clock: ManualClock | None = None) -> tuple[RecordBundle, list[RecordFuture]]:
     bundle = RecordBundle(TOPIC, Cluster(), clock or ManualClock())
     futures = []
     for each in records:
@@ -55,14 +55,14 @@ def filled(*records: SentRecord, clock: ManualClock | None = None) -> tuple[Reco
     return bundle, futures
 
 
-def bundle_of(*records: SentRecord, clock: ManualClock | None = None) -> tuple[RecordBundle, list[RecordFuture]]:
+def bundle_of(*records: BundledRecord, clock: ManualClock | None = None) -> tuple[RecordBundle, list[RecordFuture]]:
     """A bundle whose records are queued, and their futures."""
     bundle, futures = filled(*records, clock=clock)
     bundle.keep_columns(record_rows(bundle.as_columns(), len(bundle), 0))
     return bundle, futures
 
 
-def columns_of(*records: SentRecord) -> RecordColumns:
+def columns_of(*records: BundledRecord) -> RecordColumns:
     return record_rows(filled(*records)[0].as_columns(), len(records), 0)
 
 
@@ -70,7 +70,7 @@ def columns_of(*records: SentRecord) -> RecordColumns:
 
 
 def test_a_future_tells_where_its_record_is() -> None:
-    bundle, (first, second) = bundle_of(SentRecord(b"abc", key=b"k"), SentRecord(None))
+    bundle, (first, second) = bundle_of(BundledRecord(b"abc", key=b"k"), BundledRecord(None))
     assert not first.done()
     bundle.acknowledge(rows_of(bundle, [0], first_delta=4, partition=2), 100, -1)
     assert first.done()
@@ -81,26 +81,26 @@ def test_a_future_tells_where_its_record_is() -> None:
 
 
 def test_a_log_append_time_takes_the_place_of_the_records_timestamp() -> None:
-    bundle, (future,) = bundle_of(SentRecord())
+    bundle, (future,) = bundle_of(BundledRecord())
     bundle.acknowledge(rows_of(bundle, [0]), 7, 999)
     assert future.result(0).timestamp == 999
 
 
 def test_an_offset_that_the_broker_did_not_tell_is_minus_one() -> None:
-    bundle, futures = bundle_of(SentRecord(), SentRecord())
+    bundle, futures = bundle_of(BundledRecord(), BundledRecord())
     bundle.acknowledge(rows_of(bundle, [0, 1], first_delta=3), -1, -1)
     assert [future.result(0).offset for future in futures] == [-1, -1]
 
 
 def test_rows_of_a_part_may_stand_in_any_order() -> None:
-    bundle, futures = bundle_of(*[SentRecord() for _ in range(4)])
+    bundle, futures = bundle_of(*[BundledRecord() for _ in range(4)])
     bundle.acknowledge(rows_of(bundle, [3, 1]), 50, -1)
     bundle.acknowledge(rows_of(bundle, [0, 2], partition=1), 70, -1)
     assert [(future.result(0).partition, future.result(0).offset) for future in futures] == [(1, 70), (0, 51), (1, 71), (0, 50)]
 
 
 def test_a_future_raises_its_records_error() -> None:
-    bundle, (future,) = bundle_of(SentRecord())
+    bundle, (future,) = bundle_of(BundledRecord())
     error = KafkaError("refused")
     bundle.fail(rows_of(bundle, [0]), error, {})
     assert future.done()
@@ -111,7 +111,7 @@ def test_a_future_raises_its_records_error() -> None:
 
 def test_only_the_record_to_blame_gets_the_blame() -> None:
     """KIP-467: the others are told that they may be sent again."""
-    bundle, (good, bad) = bundle_of(SentRecord(), SentRecord())
+    bundle, (good, bad) = bundle_of(BundledRecord(), BundledRecord())
     blamed = KafkaError("no key on a compacted topic", condition="KAFKA_INVALID_RECORD")
     bundle.fail(rows_of(bundle, [0, 1], first_delta=5), KafkaError("batch rejected"), {6: blamed})
     assert bad.exception(0) is blamed
@@ -120,7 +120,7 @@ def test_only_the_record_to_blame_gets_the_blame() -> None:
 
 def test_a_future_waits_no_longer_than_asked() -> None:
     clock = ManualClock()
-    _, (future,) = bundle_of(SentRecord(), clock=clock)
+    _, (future,) = bundle_of(BundledRecord(), clock=clock)
     before = clock.now_ms()
     with pytest.raises(KafkaTimeoutError, match=r"not acknowledged after 0.25 s"):
         future.result(0.25)
@@ -141,7 +141,7 @@ def test_callbacks_hear_metadata_or_error_once_and_in_order() -> None:
     def callback(number: int) -> Any:
         return lambda metadata, error: heard.append((number, metadata and metadata.offset, error and error.message))
 
-    bundle, _ = bundle_of(*[SentRecord(callback=callback(number)) for number in range(3)], SentRecord())
+    bundle, _ = bundle_of(*[BundledRecord(callback=callback(number)) for number in range(3)], BundledRecord())
     bundle.acknowledge(rows_of(bundle, [0, 1]), 10, -1)
     bundle.fail(rows_of(bundle, [2, 3]), KafkaError("refused"), {})
     assert heard == [(0, 10, None), (1, 11, None), (2, None, "refused")]
@@ -153,7 +153,7 @@ def test_a_callback_that_raises_does_not_keep_the_others_from_being_called(caplo
     def breaks(*_: object) -> None:
         raise ZeroDivisionError("the application's bug")
 
-    bundle, _ = bundle_of(SentRecord(callback=breaks), SentRecord(callback=lambda *_: heard.append(1)))
+    bundle, _ = bundle_of(BundledRecord(callback=breaks), BundledRecord(callback=lambda *_: heard.append(1)))
     bundle.acknowledge(rows_of(bundle, [0, 1]), 10, -1)
     assert heard == [1]
     assert "the callback of a record for orders raised" in caplog.text
@@ -171,7 +171,7 @@ def fail_and_end(*at: int) -> Interrupts:
     """Records are abandoned, with an interrupt at these points, and then the producer ends."""
     heard: list[list[KafkaError]] = [[], [], []]
     bundle, futures = bundle_of(
-        SentRecord(), *[SentRecord(callback=lambda _, error, own=own: own.append(error)) for own in heard]
+        BundledRecord(), *[BundledRecord(callback=lambda _, error, own=own: own.append(error)) for own in heard]
     )
     with suppress(KeyboardInterrupt), Interrupts(*at) as interrupts:
         bundle.fail_unbatched(np.arange(4, dtype=np.int32), KafkaError("refused"))
@@ -204,7 +204,7 @@ def test_a_producer_that_ends_while_a_caller_calls_back_calls_nothing_twice() ->
 
         return hear
 
-    bundle, _ = bundle_of(*[SentRecord(callback=callback(number)) for number in range(5)])
+    bundle, _ = bundle_of(*[BundledRecord(callback=callback(number)) for number in range(5)])
     bundle.fail_unbatched(np.arange(4, dtype=np.int32), KafkaError("refused"))
     assert sorted(heard) == [(0, "refused"), (1, "refused"), (2, "refused"), (3, "refused"), (4, "ended")]
 
@@ -214,8 +214,8 @@ def test_a_producer_that_ends_while_a_caller_calls_back_calls_nothing_twice() ->
 
 def test_records_become_columns_row_by_row() -> None:
     columns = columns_of(
-        SentRecord(b"1", key=b"k", timestamp=5, headers=[("h", b"x"), ("h", None)]),
-        SentRecord(None, key=None, timestamp=7),
+        BundledRecord(b"1", key=b"k", timestamp=5, headers=[("h", b"x"), ("h", None)]),
+        BundledRecord(None, key=None, timestamp=7),
     )
     assert columns.value is not None
     assert columns.value.to_pylist() == [b"1", None]
@@ -226,7 +226,7 @@ def test_records_become_columns_row_by_row() -> None:
 
 
 def test_columns_that_nobody_uses_are_left_out() -> None:
-    columns = columns_of(SentRecord(b"1"), SentRecord(b"2"))
+    columns = columns_of(BundledRecord(b"1"), BundledRecord(b"2"))
     assert columns.key is None
     assert columns.headers is None
 
@@ -234,13 +234,13 @@ def test_columns_that_nobody_uses_are_left_out() -> None:
 @pytest.mark.parametrize(
     "each",
     [
-        SentRecord(b""),
-        SentRecord(None),
-        SentRecord(bytes(100_000), key=bytes(300)),
-        SentRecord(b"v", headers=[("name", b"value"), ("ä", None), ("", b"")]),
+        BundledRecord(b""),
+        BundledRecord(None),
+        BundledRecord(bytes(100_000), key=bytes(300)),
+        BundledRecord(b"v", headers=[("name", b"value"), ("ä", None), ("", b"")]),
     ],
 )
-def test_what_send_lets_pass_is_not_refused_later(each: SentRecord) -> None:
+def test_what_send_lets_pass_is_not_refused_later(each: BundledRecord) -> None:
     """Then the caller is gone. The bound is that of columns, but for lengths, whose varints are part of the overhead."""
     bound = LONE_RECORD_OVERHEAD_BYTES + len(each.key or b"") + len(each.value or b"") + max_headers_bytes(each.headers)
     exact = int(size_upper_bounds(columns_of(each))[0])
@@ -265,6 +265,6 @@ def test_a_record_that_says_nothing_has_the_time_of_send_and_no_partition() -> N
 
 
 def test_a_bundle_that_is_taken_refuses_records() -> None:
-    bundle, _ = filled(SentRecord())
+    bundle, _ = filled(BundledRecord())
     assert bundle.add(None, b"late", None, 10) is None
     assert len(bundle) == 1

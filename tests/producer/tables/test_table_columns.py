@@ -36,7 +36,7 @@ def problem(schema: dict[str, pa.DataType], topic: str | None = "t") -> str:
 # TABLES
 
 
-class Stream:
+class ArrowStream:
     """Of another library: it has nothing but the method."""
 
     def __init__(self, table: Any) -> None:
@@ -60,7 +60,7 @@ TABLE = pa.Table.from_batches([BATCH, BATCH])
 
 @pytest.mark.parametrize(
     "table",
-    [TABLE, BATCH, TABLE.to_reader(), Stream(TABLE), Stream(BATCH), Piece(BATCH), BATCH.to_struct_array()],
+    [TABLE, BATCH, TABLE.to_reader(), ArrowStream(TABLE), ArrowStream(BATCH), Piece(BATCH), BATCH.to_struct_array()],
     ids=["Table", "RecordBatch", "RecordBatchReader", "stream of a table", "stream of a batch", "array", "StructArray"],
 )
 def test_each_kind_of_table_is_read_batch_by_batch(table: Any) -> None:
@@ -96,7 +96,7 @@ def test_what_a_source_raises_becomes_an_error_of_the_table(of_another_library: 
         raise ZeroDivisionError("no more rows")
 
     table = pa.RecordBatchReader.from_batches(BATCH.schema, batches())
-    reader = open_table(Stream(table) if of_another_library else table)
+    reader = open_table(ArrowStream(table) if of_another_library else table)
     assert next_batch(reader) == BATCH
     with pytest.raises(KafkaError, match=r"^\[KAFKA_TABLE_READ_FAILED\] the table cannot be read: .*no more rows") as raised:
         next_batch(reader)

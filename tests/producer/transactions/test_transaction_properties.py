@@ -2,7 +2,7 @@
 
 A seed makes each story: what the application does, and what goes wrong around it (transaction_stories.py). Real producers play
 it over simulated brokers, on one thread and one clock (simulated_producer.py, simulated_cluster.py); what must hold then is
-Application.check. A test that fails tells the simplest story that fails in the same way.
+TransactionalApplication.check. A test that fails tells the simplest story that fails in the same way.
 """
 
 from __future__ import annotations

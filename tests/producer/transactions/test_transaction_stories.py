@@ -9,7 +9,7 @@ import pytest
 
 from spark_kafka_sink.errors import FatalProducerError, ProducerFencedError
 from spark_kafka_sink.protocol.api_keys import ApiKey
-from tests.producer.simulated_cluster import Fate
+from tests.producer.simulated_cluster import ClusterFate
 from tests.producer.transactions.transaction_steps import (
     Answer,
     Begin,
@@ -24,18 +24,18 @@ from tests.producer.transactions.transaction_steps import (
     Write,
 )
 from tests.producer.transactions.transaction_stories import Story
-from tests.producer.transactions.transactional_application import ID, Application
+from tests.producer.transactions.transactional_application import ID, TransactionalApplication
 from tests.producer.transactions.written_transactions import KnownOutcome
 
 levels = pytest.mark.parametrize("level", [1, 2], ids=["TV1", "TV2"])
 TWO_PARTITIONS = Write([(0, 0), (1, 0)])  # led by two nodes
 
 
-def play(level: int, *steps: Step, first_epoch: int | None = None, **options: Any) -> Application:
+def play(level: int, *steps: Step, first_epoch: int | None = None, **options: Any) -> TransactionalApplication:
     return Story(level, steps, options, first_epoch=first_epoch).play()
 
 
-def outcomes(application: Application) -> list[KnownOutcome]:
+def outcomes(application: TransactionalApplication) -> list[KnownOutcome]:
     """Of the application's own transactions, without that of its recovery."""
     return [transaction.outcome for transaction in application.transactions[:-1]]
 
@@ -46,7 +46,10 @@ def test_a_commit_that_waits_for_batches_is_not_sent_once_one_of_them_has_failed
     transaction, but behind the commit, which was still queued: readers saw a transaction without the failed batch."""
     application = play(
         level,
-        *(Prepare(ApiKey.PRODUCE, fate) for fate in (Fate.PASSING_ERROR, Fate.ABORTABLE_ERROR, Fate.PASSING_ERROR)),
+        *(
+            Prepare(ApiKey.PRODUCE, fate)
+            for fate in (ClusterFate.PASSING_ERROR, ClusterFate.ABORTABLE_ERROR, ClusterFate.PASSING_ERROR)
+        ),
         *(Begin(), TWO_PARTITIONS, End.COMMIT_AND_LEAVE),
         max_block_ms=150,
         retry_backoff_ms=1000,
@@ -74,7 +77,9 @@ def test_a_transaction_that_a_lost_request_has_begun_is_ended_at_the_coordinator
     """The answer got lost, and before the request was repeated the transaction had to be aborted: the producer took it for one
     that had never begun. The coordinator aborted it when its time was over, and fenced the producer in a later one."""
     actions = [TWO_PARTITIONS] if api is ApiKey.ADD_PARTITIONS_TO_TXN else [SendOffsets()]
-    application = play(1, Prepare(api, Fate.LOSE_ANSWERS), Prepare(api, Fate.ABORTABLE_ERROR), Begin(), *actions, End.COMMIT)
+    application = play(
+        1, Prepare(api, ClusterFate.LOSE_ANSWERS), Prepare(api, ClusterFate.ABORTABLE_ERROR), Begin(), *actions, End.COMMIT
+    )
     assert outcomes(application) == [KnownOutcome.ABORTED]
     assert application.fatal == []
 
@@ -83,7 +88,7 @@ def test_a_transaction_that_a_lost_request_has_begun_is_ended_at_the_coordinator
 def test_an_abort_of_a_transaction_that_may_not_have_begun_succeeds(end: End) -> None:
     """Whatever the one before it was: of some of them the coordinator answers INVALID_TXN_STATE."""
     api = ApiKey.ADD_PARTITIONS_TO_TXN
-    loss, refusal = Prepare(api, Fate.LOSE_REQUESTS), Prepare(api, Fate.ABORTABLE_ERROR)
+    loss, refusal = Prepare(api, ClusterFate.LOSE_REQUESTS), Prepare(api, ClusterFate.ABORTABLE_ERROR)
     first, last = [Begin(), TWO_PARTITIONS, end], [Begin(), TWO_PARTITIONS, End.COMMIT]
     application = play(1, *first, Begin(), loss, refusal, TWO_PARTITIONS, End.COMMIT, *last)
     assert outcomes(application) == [
@@ -106,7 +111,7 @@ def test_an_abort_that_meets_the_markers_of_the_transaction_before_is_not_fatal(
 
 def test_a_denial_during_the_abort_does_not_end_the_producer() -> None:
     """Only an abort that has to be aborted itself cannot end; partitions need not be added to a transaction that is aborted."""
-    denied = Prepare(ApiKey.ADD_PARTITIONS_TO_TXN, Fate.ABORTABLE_ERROR)
+    denied = Prepare(ApiKey.ADD_PARTITIONS_TO_TXN, ClusterFate.ABORTABLE_ERROR)
     application = play(1, Begin(), TWO_PARTITIONS, Pass(1), End.ABORT, denied)
     assert outcomes(application) == [KnownOutcome.ABORTED]
     assert application.fatal == []
@@ -114,7 +119,7 @@ def test_a_denial_during_the_abort_does_not_end_the_producer() -> None:
 
 def test_a_start_that_is_to_be_aborted_fails_with_what_the_coordinator_has_answered() -> None:
     """The start failed with a traceback: a producer that is initializing has nothing to abort."""
-    application = play(2, Prepare(ApiKey.INIT_PRODUCER_ID, Fate.FATAL_ERROR, which=3))
+    application = play(2, Prepare(ApiKey.INIT_PRODUCER_ID, ClusterFate.FATAL_ERROR, which=3))
     assert [(type(error), error.condition) for error in application.fatal] == [
         (FatalProducerError, "KAFKA_TRANSACTION_ABORTABLE")
     ]
@@ -131,7 +136,7 @@ def test_no_transaction_is_committed_without_a_record_that_failed_before_its_bat
 def test_close_does_not_wait_when_the_last_rows_have_failed_with_the_transaction() -> None:
     """The Sender slept for a minute after it had failed them, or until close() ended it by force, without an abort."""
     two_batches = Write([(0, 0), (0, 0)])
-    application = play(1, Prepare(ApiKey.PRODUCE, Fate.ABORTABLE_ERROR), Begin(), two_batches, End.CLOSE, batch_size=0)
+    application = play(1, Prepare(ApiKey.PRODUCE, ClusterFate.ABORTABLE_ERROR), Begin(), two_batches, End.CLOSE, batch_size=0)
     assert outcomes(application) == [KnownOutcome.ABORTED]
     assert application.clock.now_ms() < 1_001_000
 
@@ -144,7 +149,7 @@ def test_a_forced_close_gives_back_the_memory_of_what_failed_in_flight(level: in
     producer.begin_transaction()
     producer.send_columns("orders", value=pa.array([b"a"]))
     application.simulation.let_one_thing_happen(10)
-    application.cluster.prepare(ApiKey.PRODUCE, Fate.ABORTABLE_ERROR)
+    application.cluster.prepare(ApiKey.PRODUCE, ClusterFate.ABORTABLE_ERROR)
     producer.shut_down(0)
     assert producer.has_all_memory_back
 
@@ -153,7 +158,10 @@ def test_a_forced_close_gives_back_the_memory_of_what_failed_in_flight(level: in
 def test_a_commit_that_may_be_carried_out_is_not_aborted_where_nobody_can_tell(level: int) -> None:
     """The commit's answer got lost. When it was repeated, the coordinator did not know the producer id any more: the caller was
     told to abort, and the abort returned, though the transaction was committed."""
-    lost_answer, forgotten = Prepare(ApiKey.END_TXN, Fate.LOSE_ANSWERS), Prepare(ApiKey.END_TXN, Fate.FATAL_ERROR, which=2)
+    lost_answer, forgotten = (
+        Prepare(ApiKey.END_TXN, ClusterFate.LOSE_ANSWERS),
+        Prepare(ApiKey.END_TXN, ClusterFate.FATAL_ERROR, which=2),
+    )
     application = play(level, Begin(), TWO_PARTITIONS, End.COMMIT, lost_answer, forgotten)
     assert outcomes(application) == [KnownOutcome.UNKNOWN]
     assert [error.condition for error in application.fatal] == ["KAFKA_INVALID_PRODUCER_ID_MAPPING"]
@@ -162,7 +170,7 @@ def test_a_commit_that_may_be_carried_out_is_not_aborted_where_nobody_can_tell(l
 @levels
 def test_an_abort_of_what_may_be_committed_is_not_reported_where_nobody_can_tell(level: int) -> None:
     """As above, with a coordinator that wants the transaction to be aborted, and has forgotten the producer id then."""
-    fates = [Fate.LOSE_ANSWERS, Fate.ABORTABLE_ERROR, Fate.FATAL_ERROR]
+    fates = [ClusterFate.LOSE_ANSWERS, ClusterFate.ABORTABLE_ERROR, ClusterFate.FATAL_ERROR]
     faults = [Prepare(ApiKey.END_TXN, fate, which=2) for fate in fates]
     application = play(level, Begin(), TWO_PARTITIONS, End.COMMIT, *faults)
     assert outcomes(application) == [KnownOutcome.UNKNOWN]
@@ -174,7 +182,7 @@ def test_an_abort_of_what_may_be_committed_is_not_reported_where_nobody_can_tell
 def test_an_abort_of_what_another_may_have_committed_is_not_reported_as_one(level: int) -> None:
     """The transaction was prepared, and another client committed it. Later the coordinator had forgotten the producer id: the
     abort returned."""
-    forgotten = Prepare(ApiKey.END_TXN, Fate.FATAL_ERROR, which=2)
+    forgotten = Prepare(ApiKey.END_TXN, ClusterFate.FATAL_ERROR, which=2)
     application = play(level, Begin(), TWO_PARTITIONS, End.OTHERS_COMMIT_OWN_ABORT, forgotten)
     assert [error.condition for error in application.fatal] == ["KAFKA_INVALID_PRODUCER_ID_MAPPING"]
 
@@ -182,7 +190,7 @@ def test_an_abort_of_what_another_may_have_committed_is_not_reported_as_one(leve
 def test_a_request_that_may_still_begin_a_transaction_finds_another_epoch() -> None:
     """AddPartitionsToTxn got lost, and its coordinator knew of nothing to abort. If the request had come after that, what it
     began would have stayed open, and its time-out would have fenced the producer in a later transaction."""
-    lost_request = Prepare(ApiKey.ADD_PARTITIONS_TO_TXN, Fate.LOSE_REQUESTS)
+    lost_request = Prepare(ApiKey.ADD_PARTITIONS_TO_TXN, ClusterFate.LOSE_REQUESTS)
     too_large = Write([(1, 5000)], singly=True)
     story = (lost_request, Begin(), Write([(1, 0)]), Answer(), too_large, End.COMMIT, Begin(), TWO_PARTITIONS, End.COMMIT)
     application = play(1, *story, max_request_size=2000)
@@ -194,8 +202,8 @@ def test_a_request_that_may_still_begin_a_transaction_finds_another_epoch() -> N
 def test_what_becomes_of_the_next_epoch_says_nothing_of_the_ended_transaction(end: End) -> None:
     """The coordinator had ended it, and denied the epoch for the next one: abort_transaction() raised, and so did
     commit_transaction() while the brokers were upgraded, though the transaction was committed."""
-    trouble = Prepare(ApiKey.PRODUCE, Fate.ABORTABLE_ERROR) if end is End.ABORT else Upgrade()
-    denied = Prepare(ApiKey.INIT_PRODUCER_ID, Fate.FATAL_ERROR, which=1)
+    trouble = Prepare(ApiKey.PRODUCE, ClusterFate.ABORTABLE_ERROR) if end is End.ABORT else Upgrade()
+    denied = Prepare(ApiKey.INIT_PRODUCER_ID, ClusterFate.FATAL_ERROR, which=1)
     application = play(1, Begin(), trouble, TWO_PARTITIONS, End.COMMIT, denied, Begin(), TWO_PARTITIONS, End.COMMIT)
     assert outcomes(application) == [KnownOutcome.ABORTED if end is End.ABORT else KnownOutcome.COMMITTED, KnownOutcome.COMMITTED]
     assert application.fatal == []

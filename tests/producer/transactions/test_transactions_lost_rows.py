@@ -7,7 +7,6 @@ caller knows, and the transaction goes on.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -31,6 +30,7 @@ from spark_kafka_sink.producer.single_records.record_bundle import RecordFuture
 from spark_kafka_sink.protocol.api_keys import ApiKey
 from spark_kafka_sink.protocol.error_codes import Errors
 from tests.fakes.fake_broker import FakeBroker
+from tests.producer.plugins.sample_interceptors import Changing
 
 WAIT_MS = 30_000
 WAIT_S = 30.0
@@ -111,19 +111,6 @@ def test_a_record_that_there_is_no_memory_for_makes_the_commit_fail(broker: Fake
     release.set()
     assert isinstance(future.exception(WAIT_S), KafkaTimeoutError)
     ends(producer, broker, "buffer.memory")
-
-
-class Changing:
-    """An interceptor for columns, which sees single records after they were gathered."""
-
-    def __init__(self, change: Callable[[ProducerColumns], ProducerColumns]) -> None:
-        self.on_send_columns = change
-
-    def configure(self, config: Mapping[str, object]) -> None:
-        pass
-
-    def close(self) -> None:
-        pass
 
 
 def test_a_gathered_record_that_an_interceptor_spoils_makes_the_commit_fail(broker: FakeBroker) -> None:

@@ -16,7 +16,7 @@ from spark_kafka_sink.producer.txn_requests.group_offsets import ConsumerGroupMe
 from spark_kafka_sink.protocol.api_keys import ApiKey
 from spark_kafka_sink.protocol.messages.find_coordinator import KeyType
 from spark_kafka_sink.protocol.topic_partition import TopicPartition
-from tests.producer.simulated_cluster import Fate, SimulatedCluster
+from tests.producer.simulated_cluster import ClusterFate, SimulatedCluster
 from tests.producer.simulated_producer import Simulation
 
 TOPICS = {"orders": 3, "audit": 1}
@@ -85,7 +85,7 @@ OWN_ENDS = [End.COMMIT, End.ABORT, End.PREPARE_AND_COMMIT, End.PREPARE_AND_ABORT
 # EVENTS
 
 
-class Stage(Protocol):
+class Surroundings(Protocol):
     """Where events happen."""
 
     cluster: SimulatedCluster
@@ -96,7 +96,7 @@ class Stage(Protocol):
 
 class Event(ABC):
     @abstractmethod
-    def happen(self, stage: Stage, limit_ms: int) -> None:
+    def happen(self, surroundings: Surroundings, limit_ms: int) -> None:
         """No more than `limit_ms` pass: a call waits no longer."""
 
 
@@ -105,12 +105,12 @@ class Answer(Event):
     """See SimulatedCluster.answer."""
 
     place: int = 0
-    fate: Fate = Fate.ANSWER
+    fate: ClusterFate = ClusterFate.ANSWER
     which: int = 0
 
-    def happen(self, stage: Stage, limit_ms: int) -> None:
+    def happen(self, surroundings: Surroundings, limit_ms: int) -> None:
         del limit_ms
-        stage.cluster.answer(self.place, self.fate, self.which)
+        surroundings.cluster.answer(self.place, self.fate, self.which)
 
 
 @dataclass(frozen=True)
@@ -118,15 +118,15 @@ class Prepare(Event):
     """See SimulatedCluster.prepare."""
 
     api: ApiKey
-    fate: Fate
+    fate: ClusterFate
     which: int = 0
 
     def __repr__(self) -> str:
         return f"Prepare(ApiKey.{self.api.name}, {self.fate!r}, {self.which})"
 
-    def happen(self, stage: Stage, limit_ms: int) -> None:
+    def happen(self, surroundings: Surroundings, limit_ms: int) -> None:
         del limit_ms
-        stage.cluster.prepare(self.api, self.fate, self.which)
+        surroundings.cluster.prepare(self.api, self.fate, self.which)
 
 
 @dataclass(frozen=True)
@@ -135,13 +135,13 @@ class Behave(Event):
 
     steps: int = 1
 
-    def happen(self, stage: Stage, limit_ms: int) -> None:
-        clock = stage.simulation.clock
+    def happen(self, surroundings: Surroundings, limit_ms: int) -> None:
+        clock = surroundings.simulation.clock
         until_ms = clock.now_ms() + limit_ms
         for _ in range(self.steps):
             left_ms = until_ms - clock.now_ms()
             if left_ms > 0:
-                stage.simulation.let_one_thing_happen(left_ms)
+                surroundings.simulation.let_one_thing_happen(left_ms)
 
 
 @dataclass(frozen=True)
@@ -150,8 +150,8 @@ class Pass(Event):
 
     duration_ms: int
 
-    def happen(self, stage: Stage, limit_ms: int) -> None:
-        stage.simulation.pass_time(min(self.duration_ms, limit_ms))
+    def happen(self, surroundings: Surroundings, limit_ms: int) -> None:
+        surroundings.simulation.pass_time(min(self.duration_ms, limit_ms))
 
 
 @dataclass(frozen=True)
@@ -160,8 +160,8 @@ class Stall(Event):
 
     duration_ms: int
 
-    def happen(self, stage: Stage, limit_ms: int) -> None:
-        stage.simulation.clock.advance(min(self.duration_ms, limit_ms))
+    def happen(self, surroundings: Surroundings, limit_ms: int) -> None:
+        surroundings.simulation.clock.advance(min(self.duration_ms, limit_ms))
 
 
 @dataclass(frozen=True)
@@ -169,9 +169,9 @@ class MoveLeader(Event):
     place: int
     node: int
 
-    def happen(self, stage: Stage, limit_ms: int) -> None:
+    def happen(self, surroundings: Surroundings, limit_ms: int) -> None:
         del limit_ms
-        stage.cluster.move_leader(PLACES[self.place], self.node)
+        surroundings.cluster.move_leader(PLACES[self.place], self.node)
 
 
 @dataclass(frozen=True)
@@ -179,22 +179,22 @@ class MoveCoordinator(Event):
     of_group: bool
     node: int
 
-    def happen(self, stage: Stage, limit_ms: int) -> None:
+    def happen(self, surroundings: Surroundings, limit_ms: int) -> None:
         del limit_ms
         key_type, key = (KeyType.GROUP, GROUP.group_id) if self.of_group else (KeyType.TRANSACTION, ID)
-        stage.cluster.coordinators.move(key_type, key, self.node)
+        surroundings.cluster.coordinators.move(key_type, key, self.node)
 
 
 @dataclass(frozen=True)
-class Stop(Event):
+class StopNode(Event):
     """A node is gone for a while."""
 
     node: int
     duration_ms: int
 
-    def happen(self, stage: Stage, limit_ms: int) -> None:
+    def happen(self, surroundings: Surroundings, limit_ms: int) -> None:
         del limit_ms
-        stage.cluster.stop(self.node, self.duration_ms)
+        surroundings.cluster.stop(self.node, self.duration_ms)
 
 
 @dataclass(frozen=True)
@@ -203,18 +203,18 @@ class Markers(Event):
 
     limit: int
 
-    def happen(self, stage: Stage, limit_ms: int) -> None:
+    def happen(self, surroundings: Surroundings, limit_ms: int) -> None:
         del limit_ms
-        stage.cluster.transactions.write_markers(limit=self.limit)
+        surroundings.cluster.transactions.write_markers(limit=self.limit)
 
 
 @dataclass(frozen=True)
 class Arrive(Event):
     """A late request arrives."""
 
-    def happen(self, stage: Stage, limit_ms: int) -> None:
+    def happen(self, surroundings: Surroundings, limit_ms: int) -> None:
         del limit_ms
-        stage.cluster.arrive()
+        surroundings.cluster.arrive()
 
 
 @dataclass(frozen=True)
@@ -223,27 +223,27 @@ class Sweep(Event):
 
     after_ms: int = 0
 
-    def happen(self, stage: Stage, limit_ms: int) -> None:
-        stage.simulation.pass_time(min(self.after_ms, limit_ms))
-        stage.cluster.abort_timed_out()
+    def happen(self, surroundings: Surroundings, limit_ms: int) -> None:
+        surroundings.simulation.pass_time(min(self.after_ms, limit_ms))
+        surroundings.cluster.abort_timed_out()
 
 
 @dataclass(frozen=True)
 class Upgrade(Event):
     """To transaction.version 2."""
 
-    def happen(self, stage: Stage, limit_ms: int) -> None:
+    def happen(self, surroundings: Surroundings, limit_ms: int) -> None:
         del limit_ms
-        stage.cluster.upgrade()
+        surroundings.cluster.upgrade()
 
 
 @dataclass(frozen=True)
 class TakeOver(Event):
     """A second producer with the same transactional id starts, and commits a transaction."""
 
-    def happen(self, stage: Stage, limit_ms: int) -> None:
+    def happen(self, surroundings: Surroundings, limit_ms: int) -> None:
         del limit_ms
-        stage.start_rival()
+        surroundings.start_rival()
 
 
 Step = Begin | Write | SendOffsets | Flush | Idle | End | Event

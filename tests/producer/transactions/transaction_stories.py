@@ -14,7 +14,7 @@ from random import Random
 from typing import Any
 
 from spark_kafka_sink.protocol.api_keys import ApiKey
-from tests.producer.simulated_cluster import PASSING_FATES, Fate
+from tests.producer.simulated_cluster import PASSING_FATES, ClusterFate
 from tests.producer.transactions.transaction_steps import (
     OWN_ENDS,
     PLACES,
@@ -34,13 +34,13 @@ from tests.producer.transactions.transaction_steps import (
     SendOffsets,
     Stall,
     Step,
-    Stop,
+    StopNode,
     Sweep,
     TakeOver,
     Upgrade,
     Write,
 )
-from tests.producer.transactions.transactional_application import Application
+from tests.producer.transactions.transactional_application import TransactionalApplication
 from tests.producer.transactions.transactional_brokers import COORDINATOR_APIS
 
 MOST_SIMPLIFICATIONS = 3000
@@ -52,7 +52,7 @@ APIS = (
     ApiKey.PRODUCE,
     ApiKey.PRODUCE,
 )
-WRECKING_FATES = (Fate.ABORTABLE_ERROR, Fate.ABORTABLE_ERROR, Fate.BREAK_AFTER, Fate.FATAL_ERROR)
+WRECKING_FATES = (ClusterFate.ABORTABLE_ERROR, ClusterFate.ABORTABLE_ERROR, ClusterFate.BREAK_AFTER, ClusterFate.FATAL_ERROR)
 
 SIMPLEST_OPTIONS: Mapping[str, Any] = {
     "batch_size": 0,
@@ -85,8 +85,8 @@ class Story:
     markers_every: int = 1
     first_epoch: int | None = None
 
-    def application(self) -> Application:
-        return Application(
+    def application(self) -> TransactionalApplication:
+        return TransactionalApplication(
             options={**SIMPLEST_OPTIONS, **self.options},
             cluster={
                 "transaction_version": self.level,
@@ -97,7 +97,7 @@ class Story:
             first_epoch=self.first_epoch,
         )
 
-    def play(self) -> Application:
+    def play(self) -> TransactionalApplication:
         application = self.application()
         application.play(self.steps)
         application.check()
@@ -198,7 +198,7 @@ class StoryWriter:
                 Stall(duration_ms),
                 MoveLeader(draw.randrange(len(PLACES)), node),
                 MoveCoordinator(draw.random() < 0.3, node),
-                Stop(node, duration_ms),
+                StopNode(node, duration_ms),
                 Markers(draw.randint(1, 3)),
                 Arrive(),
             )
@@ -211,7 +211,7 @@ class StoryWriter:
             return self._trouble(WRECKING_FATES)
         return Sweep(draw.choice((0, 1001, 10_001))) if roll < 0.85 else TakeOver()
 
-    def _trouble(self, fates: Sequence[Fate]) -> Event:
+    def _trouble(self, fates: Sequence[ClusterFate]) -> Event:
         """Mostly of what comes next: few requests are in flight at any time."""
         draw = self._random
         fate, which = draw.choice(fates), draw.randrange(12)

@@ -1,8 +1,8 @@
 """An application that writes transactions, as a story tells it: what property tests of transactions play.
 
 It does what the producer's documentation says: it repeats a call that has timed out, aborts a transaction that can only be
-aborted, and starts a new producer after a fatal error. It remembers what it was told; `Application.check` compares that with
-what readers see. When the story has no Event left for a call that waits, nothing goes wrong any more.
+aborted, and starts a new producer after a fatal error. It remembers what it was told; `TransactionalApplication.check` compares
+that with what readers see. When the story has no Event left for a call that waits, nothing goes wrong any more.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from spark_kafka_sink.protocol.messages.end_txn import EndTxnRequest
 from spark_kafka_sink.protocol.producer_identity import PreparedTransaction
 from spark_kafka_sink.protocol.topic_partition import TopicPartition
 from tests.producer.harness import tp
-from tests.producer.simulated_cluster import Fate, SimulatedCluster
+from tests.producer.simulated_cluster import ClusterFate, SimulatedCluster
 from tests.producer.simulated_producer import SimulatedClock, SimulatedProducer, Simulation
 from tests.producer.transactions import written_transactions
 from tests.producer.transactions.transaction_steps import (
@@ -50,7 +50,7 @@ from tests.producer.transactions.transaction_steps import (
     Step,
     Write,
 )
-from tests.producer.transactions.written_transactions import KnownOutcome, SentColumns, SentRecord, Transaction
+from tests.producer.transactions.written_transactions import KnownOutcome, SentColumns, SentRecord, WrittenTransaction
 
 MOST_STARTS = 100  # of producers, until one is not told to end at once
 PATIENCE_MS = 120_000  # for a call that times out again and again: by then whatever the story has planned is over
@@ -59,7 +59,7 @@ RECOVERY = {"max_block_ms": 60_000, "delivery_timeout_ms": 60_000, "request_time
 Rows = Sequence[tuple[TopicPartition, bytes]]
 
 
-class Failed(Exception):
+class AbortNeeded(Exception):
     """The transaction can only be aborted."""
 
 
@@ -67,7 +67,7 @@ class Ended(Exception):
     """The producer has failed for good."""
 
 
-class Application:
+class TransactionalApplication:
     """Args:
     options: of its producers, but for transactional.id and bootstrap.servers.
     cluster: as for SimulatedCluster, without topics.
@@ -84,7 +84,7 @@ class Application:
         self.simulation.plan = self._event_while_waiting
         if first_epoch is not None:
             self.cluster.use_epochs_up(ID, first_epoch)
-        self.transactions: list[Transaction] = []
+        self.transactions: list[WrittenTransaction] = []
         self.fatal: list[FatalProducerError] = []
         self.abortable: list[KafkaError] = []
         self.errors_of_rivals: list[KafkaError] = []
@@ -96,7 +96,7 @@ class Application:
         self._closed: list[SimulatedProducer] = []
         self._next_row = 0
         self._producer: SimulatedProducer | None = None
-        self._open: Transaction | None = None
+        self._open: WrittenTransaction | None = None
         self._commits_asked = 0  # before the open transaction began
 
     @property
@@ -129,7 +129,8 @@ class Application:
         """Whether anything has happened that a producer cannot survive."""
         injected = self.cluster.injected
         was_made_to_fail = any(
-            fate is Fate.FATAL_ERROR or (fate, api) == (Fate.ABORTABLE_ERROR, ApiKey.END_TXN) for fate, api in injected
+            fate is ClusterFate.FATAL_ERROR or (fate, api) == (ClusterFate.ABORTABLE_ERROR, ApiKey.END_TXN)
+            for fate, api in injected
         )
         return was_made_to_fail or bool(self.cluster.timed_out) or self.has_rival or self.was_ended_by_others
 
@@ -213,7 +214,7 @@ class Application:
                     raise
             except AbortableTransactionError as error:
                 self.abortable.append(error)
-                raise Failed from error
+                raise AbortNeeded from error
             except FatalProducerError as error:
                 self.fatal.append(error)
                 raise Ended from error
@@ -226,7 +227,7 @@ class Application:
     def _act(self, step: Step) -> None:
         try:
             self._try_to_act(step)
-        except Failed:
+        except AbortNeeded:
             self._abort()
         except Ended:
             self._start_again(self._unknown_if_asked(self.producer))
@@ -264,8 +265,8 @@ class Application:
 
     # ROWS AND OFFSETS
 
-    def _new_transaction(self) -> Transaction:
-        transaction = Transaction(len(self.transactions))
+    def _new_transaction(self) -> WrittenTransaction:
+        transaction = WrittenTransaction(len(self.transactions))
         self.transactions.append(transaction)
         return transaction
 
@@ -273,7 +274,7 @@ class Application:
         self._next_row += 1
         return b"%05d" % self._next_row + b"x" * size
 
-    def _write(self, transaction: Transaction, rows: Sequence[tuple[int, int]], singly: bool) -> None:
+    def _write(self, transaction: WrittenTransaction, rows: Sequence[tuple[int, int]], singly: bool) -> None:
         written = [(PLACES[place], self._new_value(size)) for place, size in rows]
         try:
             if singly:
@@ -283,14 +284,14 @@ class Application:
                 _send_columns(self.producer, transaction, written)
         except AbortableTransactionError as error:
             self.abortable.append(error)
-            raise Failed from error
+            raise AbortNeeded from error
         except FatalProducerError as error:
             self.fatal.append(error)
             raise Ended from error
         except (KafkaTimeoutError, TransactionAbortedError) as error:  # no memory; or the transaction has failed meanwhile
-            raise Failed from error
+            raise AbortNeeded from error
 
-    def _send(self, transaction: Transaction, where: TopicPartition, value: bytes) -> None:
+    def _send(self, transaction: WrittenTransaction, where: TopicPartition, value: bytes) -> None:
         sent_records: list[SentRecord] = []
         early: list[None] = []
 
@@ -305,7 +306,7 @@ class Application:
         sent_records.append(SentRecord(future, where, value, len(early)))
         transaction.records += sent_records
 
-    def _send_offsets(self, transaction: Transaction, partitions: Sequence[int]) -> None:
+    def _send_offsets(self, transaction: WrittenTransaction, partitions: Sequence[int]) -> None:
         offsets = dict.fromkeys([*(tp(each, "source") for each in partitions), transaction.own_partition], transaction.number)
         transaction.offsets |= offsets
         offsets_and_metadata = {where: OffsetAndMetadata(offset) for where, offset in offsets.items()}
@@ -346,7 +347,7 @@ class Application:
     def _abort(self) -> None:
         try:
             self._call(self.producer.abort_transaction)
-        except Failed as error:
+        except AbortNeeded as error:
             raise AssertionError("abort_transaction() asks for another one") from error
         except Ended:
             self._start_again(self._unknown_if_asked(self.producer))
@@ -452,7 +453,7 @@ class Application:
         self._closed.append(producer)
 
 
-def _send_columns(producer: SimulatedProducer, transaction: Transaction, rows: Rows) -> None:
+def _send_columns(producer: SimulatedProducer, transaction: WrittenTransaction, rows: Rows) -> None:
     by_place: dict[TopicPartition, list[bytes]] = {}
     for where, value in rows:
         by_place.setdefault(where, []).append(value)

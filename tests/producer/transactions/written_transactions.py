@@ -36,7 +36,7 @@ class SentRecord:
 
 
 @dataclass
-class Transaction:
+class WrittenTransaction:
     number: int
     outcome: KnownOutcome = KnownOutcome.OPEN
     rows: dict[TopicPartition, list[bytes]] = field(default_factory=lambda: {where: [] for where in PLACES})
@@ -66,7 +66,7 @@ class Transaction:
         return None if len(parts) > 1 else parts == {True}
 
 
-def check(transactions: Sequence[Transaction], cluster: SimulatedCluster) -> None:
+def check(transactions: Sequence[WrittenTransaction], cluster: SimulatedCluster) -> None:
     """Transactions in the order in which they began; all of them have ended."""
     for where, log in cluster.logs.items():
         assert log.last_stable_offset == len(log.values), f"{where} holds readers back"
@@ -87,7 +87,7 @@ def _group_offsets(cluster: SimulatedCluster) -> dict[TopicPartition, int]:
     return {where: entry.offset for where, entry in cluster.coordinators.offsets.committed(GROUP.group_id).items()}
 
 
-def _committed(transactions: Sequence[Transaction], cluster: SimulatedCluster) -> list[Transaction]:
+def _committed(transactions: Sequence[WrittenTransaction], cluster: SimulatedCluster) -> list[WrittenTransaction]:
     """Those that readers see; each is told so, or could not be told."""
     seen_values = {value for where in PLACES for value in cluster.committed_values(where)}
     offsets = set(_group_offsets(cluster))
@@ -106,7 +106,7 @@ def _committed(transactions: Sequence[Transaction], cluster: SimulatedCluster) -
     return committed
 
 
-def _check_handles(transaction: Transaction, cluster: SimulatedCluster, *, is_committed: bool) -> None:
+def _check_handles(transaction: WrittenTransaction, cluster: SimulatedCluster, *, is_committed: bool) -> None:
     """Each row is settled once, and with its place if it is acknowledged; no row of a committed transaction has failed."""
     for sent_columns in transaction.columns:
         delivery = sent_columns.delivery

@@ -25,7 +25,7 @@ from tests.schemas.avro.rows import encoded, encoder_for, written_by_fastavro
 
 
 @dataclass(frozen=True)
-class Case:
+class TypePair:
     """A type on both sides. Values are what Arrow and fastavro both take, but for maps: `for_fastavro` makes those."""
 
     type: pa.DataType
@@ -75,21 +75,21 @@ def in_utc(value: dt.datetime) -> dt.datetime:
     return value.replace(tzinfo=dt.UTC)
 
 
-def numbers() -> list[Case]:
+def numbers() -> list[TypePair]:
     return [
-        *(Case(type, "int", integers(bits)) for type, bits in ((pa.int8(), 8), (pa.int16(), 16), (pa.int32(), 32))),
-        *(Case(type, "long", integers(bits)) for type, bits in ((pa.int8(), 8), (pa.int32(), 32), (pa.int64(), 64))),
-        Case(pa.uint16(), "int", st.integers(0, 2**16 - 1)),
-        Case(pa.uint32(), "long", st.integers(0, 2**32 - 1)),
-        Case(pa.uint64(), "long", st.integers(0, 2**63 - 1)),
-        Case(pa.float32(), "float", FLOATS),
-        Case(pa.float32(), "double", FLOATS),
-        Case(pa.float64(), "double", DOUBLES),
-        Case(pa.bool_(), "boolean", st.booleans()),
+        *(TypePair(type, "int", integers(bits)) for type, bits in ((pa.int8(), 8), (pa.int16(), 16), (pa.int32(), 32))),
+        *(TypePair(type, "long", integers(bits)) for type, bits in ((pa.int8(), 8), (pa.int32(), 32), (pa.int64(), 64))),
+        TypePair(pa.uint16(), "int", st.integers(0, 2**16 - 1)),
+        TypePair(pa.uint32(), "long", st.integers(0, 2**32 - 1)),
+        TypePair(pa.uint64(), "long", st.integers(0, 2**63 - 1)),
+        TypePair(pa.float32(), "float", FLOATS),
+        TypePair(pa.float32(), "double", FLOATS),
+        TypePair(pa.float64(), "double", DOUBLES),
+        TypePair(pa.bool_(), "boolean", st.booleans()),
     ]
 
 
-def texts_and_bytes() -> list[Case]:
+def texts_and_bytes() -> list[TypePair]:
     strings = [pa.string(), pa.large_string(), pa.string_view(), pa.dictionary(pa.int16(), pa.string())]
     symbols = ("A", "B", "größe", "A2", "a")
     enum = {"type": "enum", "name": "E", "symbols": symbols[:2] + symbols[3:]}
@@ -97,59 +97,59 @@ def texts_and_bytes() -> list[Case]:
     fixed = {"type": "fixed", "name": "F", "size": 16}
     of_16 = st.binary(min_size=16, max_size=16)
     return [
-        *(Case(type, "string", TEXTS) for type in strings),
-        *(Case(type, enum, enum_values) for type in strings),
-        *(Case(type, "bytes", BYTES) for type in (pa.binary(), pa.large_binary(), pa.binary_view())),
-        *(Case(type, fixed, of_16) for type in (pa.binary(), pa.binary(16))),
-        Case(pa.binary(16), "bytes", of_16),
-        Case(pa.string(), logical("string", "uuid"), st.uuids().map(str)),
+        *(TypePair(type, "string", TEXTS) for type in strings),
+        *(TypePair(type, enum, enum_values) for type in strings),
+        *(TypePair(type, "bytes", BYTES) for type in (pa.binary(), pa.large_binary(), pa.binary_view())),
+        *(TypePair(type, fixed, of_16) for type in (pa.binary(), pa.binary(16))),
+        TypePair(pa.binary(16), "bytes", of_16),
+        TypePair(pa.string(), logical("string", "uuid"), st.uuids().map(str)),
     ]
 
 
-def times() -> list[Case]:
+def times() -> list[TypePair]:
     return [
-        Case(pa.date32(), logical("int", "date"), DAYS),
-        Case(pa.date64(), logical("int", "date"), DAYS),
-        Case(pa.time64("us"), logical("long", "time-micros"), TIMES),
-        Case(pa.time32("ms"), logical("long", "time-micros"), TIMES.map(in_milliseconds)),
-        Case(pa.time64("us"), logical("int", "time-millis"), TIMES.map(in_milliseconds)),
-        Case(pa.timestamp("us", "UTC"), logical("long", "timestamp-micros"), INSTANTS.map(in_utc)),
-        Case(pa.timestamp("us", "UTC"), logical("long", "timestamp-millis"), INSTANTS.map(in_milliseconds).map(in_utc)),
-        Case(pa.timestamp("us"), logical("long", "local-timestamp-micros"), INSTANTS),
-        Case(pa.timestamp("us"), logical("long", "local-timestamp-millis"), INSTANTS.map(in_milliseconds)),
+        TypePair(pa.date32(), logical("int", "date"), DAYS),
+        TypePair(pa.date64(), logical("int", "date"), DAYS),
+        TypePair(pa.time64("us"), logical("long", "time-micros"), TIMES),
+        TypePair(pa.time32("ms"), logical("long", "time-micros"), TIMES.map(in_milliseconds)),
+        TypePair(pa.time64("us"), logical("int", "time-millis"), TIMES.map(in_milliseconds)),
+        TypePair(pa.timestamp("us", "UTC"), logical("long", "timestamp-micros"), INSTANTS.map(in_utc)),
+        TypePair(pa.timestamp("us", "UTC"), logical("long", "timestamp-millis"), INSTANTS.map(in_milliseconds).map(in_utc)),
+        TypePair(pa.timestamp("us"), logical("long", "local-timestamp-micros"), INSTANTS),
+        TypePair(pa.timestamp("us"), logical("long", "local-timestamp-millis"), INSTANTS.map(in_milliseconds)),
     ]
 
 
 @st.composite
-def decimal_cases(draw: st.DrawFn) -> Case:
+def decimal_cases(draw: st.DrawFn) -> TypePair:
     precision = draw(st.integers(1, 76))
     scale = draw(st.integers(0, min(precision, 10)))
     declared = draw(st.integers(precision, 76))
     type = pa.decimal256(precision, scale) if precision > 38 or draw(st.booleans()) else pa.decimal128(precision, scale)
     if draw(st.booleans()):
-        return Case(type, logical("bytes", "decimal", precision=declared, scale=scale), decimals(precision, scale))
+        return TypePair(type, logical("bytes", "decimal", precision=declared, scale=scale), decimals(precision, scale))
     size = draw(st.integers(32, 40)) if declared > 38 else draw(st.integers(16, 25))
     fixed = {"type": "fixed", "name": "D", "size": size, "logicalType": "decimal", "precision": declared, "scale": scale}
-    return Case(type, fixed, decimals(precision, scale))
+    return TypePair(type, fixed, decimals(precision, scale))
 
 
 # COLUMNS IN COLUMNS
 
 
-def nullable(case: Case, null_first: bool) -> Case:
+def nullable(case: TypePair, null_first: bool) -> TypePair:
     union = ["null", case.schema] if null_first else [case.schema, "null"]
-    return Case(case.type, union, st.none() | case.values, lambda value: None if value is None else case.for_fastavro(value))
+    return TypePair(case.type, union, st.none() | case.values, lambda value: None if value is None else case.for_fastavro(value))
 
 
-def array(case: Case, type: pa.DataType, size: int | None = None) -> Case:
+def array(case: TypePair, type: pa.DataType, size: int | None = None) -> TypePair:
     schema = {"type": "array", "items": case.schema}
     values = st.lists(case.values, min_size=size or 0, max_size=4 if size is None else size)
-    return Case(type, schema, values, lambda items: [case.for_fastavro(item) for item in items])
+    return TypePair(type, schema, values, lambda items: [case.for_fastavro(item) for item in items])
 
 
-def map_of(case: Case, key_type: pa.DataType) -> Case:
+def map_of(case: TypePair, key_type: pa.DataType) -> TypePair:
     values = st.dictionaries(TEXTS, case.values, max_size=3).map(lambda entries: list(entries.items()))
-    return Case(
+    return TypePair(
         pa.map_(key_type, case.type),
         {"type": "map", "values": case.schema},
         values,
@@ -158,18 +158,18 @@ def map_of(case: Case, key_type: pa.DataType) -> Case:
 
 
 @st.composite
-def structs(draw: st.DrawFn, depth: int) -> Case:
+def structs(draw: st.DrawFn, depth: int) -> TypePair:
     cases = {f"f{number}": draw(any_case(depth)) for number in range(draw(st.integers(0, 4)))}
     fields: list[Any] = [{"name": name, "type": case.schema} for name, case in cases.items()]
     fields = draw(st.permutations([*fields, DEFAULTED] if draw(st.booleans()) else fields))
     schema = {"type": "record", "name": "R", "fields": fields}
     values = st.fixed_dictionaries({name: case.values for name, case in cases.items()})
     type = pa.struct([(name, case.type) for name, case in cases.items()])
-    return Case(type, schema, values, lambda row: {name: cases[name].for_fastavro(value) for name, value in row.items()})
+    return TypePair(type, schema, values, lambda row: {name: cases[name].for_fastavro(value) for name, value in row.items()})
 
 
 @st.composite
-def any_case(draw: st.DrawFn, depth: int) -> Case:
+def any_case(draw: st.DrawFn, depth: int) -> TypePair:
     """A case with columns in columns, up to `depth` deep."""
     match draw(st.sampled_from(["value", "decimal", *(["array", "sized array", "map", "struct", "struct"] if depth else [])])):
         case "value":

@@ -10,7 +10,7 @@ from spark_kafka_sink.exactly_once.names import AttemptId, PrefixNames
 from spark_kafka_sink.tools.transactions import command as transactions
 from spark_kafka_sink.tools.transactions.console import Console
 from tests.admin.open_transactions import TOPIC, Writer
-from tests.exactly_once.stepwise_writes import Run
+from tests.exactly_once.stepwise_writes import DriverRun
 from tests.fakes.fake_broker import FakeBroker
 from tests.fakes.transaction_coordinator import State
 
@@ -93,7 +93,7 @@ def is_open(broker: FakeBroker, transactional_id: str) -> bool:
 
 def decided(broker: FakeBroker, *partitions: list[str], owner: str = "q", version: int = 7) -> list[str]:
     """The driver wrote its decision, and died before it ended a transaction. The transactional ids."""
-    with Run(broker.bootstrap_servers, TOPIC, "host", owner=owner) as life:
+    with DriverRun(broker.bootstrap_servers, TOPIC, "host", owner=owner) as life:
         life.decide(life.reports(version, *partitions))
     return [name(owner, number) for number in range(len(partitions))]
 

@@ -16,7 +16,7 @@ from spark_kafka_sink.exactly_once.version_commit import VersionCommit
 from spark_kafka_sink.protocol.api_keys import ApiKey
 from spark_kafka_sink.protocol.error_codes import Errors
 from tests.admin.open_transactions import TOPIC, Writer, partition
-from tests.exactly_once.stepwise_writes import Run
+from tests.exactly_once.stepwise_writes import DriverRun
 from tests.fakes.fake_broker import FakeBroker
 from tests.fakes.transaction_coordinator import State
 from tests.tools.transactions.scripted import (
@@ -226,7 +226,7 @@ def test_a_driver_that_commits_is_a_sign_of_life_for_what_its_tasks_hold(
     broker: FakeBroker, console: ScriptedConsole, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A copy of a task that lost the race is open, while its driver goes from version to version with the others."""
-    with Run(broker.bootstrap_servers, TOPIC, "r1") as life:
+    with DriverRun(broker.bootstrap_servers, TOPIC, "r1") as life:
         life.write_version(1, ["a"])
         loser = orphan(broker, name(attempt=1))
         monkeypatch.setattr(VersionCommit, "_fence", lambda *_: None)  # it has not found it yet
@@ -310,7 +310,7 @@ def test_a_decided_version_is_left_alone_whatever_else_is_allowed(
     assert "2 transactional ids. Decided: run the query again, it will be committed" in console.text
     assert all(is_open(broker, each) for each in promised)
     assert not is_open(broker, loser.transactional_id)
-    with Run(broker.bootstrap_servers, TOPIC, "r2") as again:
+    with DriverRun(broker.bootstrap_servers, TOPIC, "r2") as again:
         again.write_version(7, ["a"], ["b"])
     assert sorted(filter(None, broker.committed_values(TOPIC))) == [b"a", b"b"]
 
@@ -332,7 +332,7 @@ def test_a_decision_that_must_be_there_and_is_not_shown_is_not_taken_for_none(
     broker: FakeBroker, console: ScriptedConsole
 ) -> None:
     """Brokers leave out offsets of topics that the user may not describe, without a word."""
-    with Run(broker.bootstrap_servers, TOPIC, "r1") as life:
+    with DriverRun(broker.bootstrap_servers, TOPIC, "r1") as life:
         life.write_version(0, ["a"], ["b"])
     left_open = orphan(broker, name()).transactional_id
     del broker.offsets.groups["P-q-decision"]

@@ -12,7 +12,7 @@ from spark_kafka_sink.protocol.error_codes import Errors
 from spark_kafka_sink.protocol.topic_partition import TopicPartition
 from spark_kafka_sink.tools.transactions import command as transactions
 from tests.admin.open_transactions import TOPIC
-from tests.exactly_once.stepwise_writes import Run
+from tests.exactly_once.stepwise_writes import DriverRun
 from tests.fakes.fake_broker import FakeBroker
 from tests.fakes.transaction_coordinator import State
 from tests.tools.transactions.scripted import (
@@ -43,14 +43,14 @@ def test_what_a_dead_query_has_decided_is_committed_after_a_question(broker: Fak
     assert is_open(broker, loser)
     assert call(console, "commit") == 0
     assert console.said[-1] == "Nothing to commit: prefix P has no open transaction of a version that is decided."
-    with Run(broker.bootstrap_servers, TOPIC, "r2") as again:
+    with DriverRun(broker.bootstrap_servers, TOPIC, "r2") as again:
         assert again.write_version(7, ["a"], ["b"]).how is HowCommitted.FOUND
         again.write_version(8, ["c"])
     assert rows(broker) == [b"a", b"b", b"c"]
 
 
 def test_of_a_version_that_is_committed_in_part_the_rest_is_committed(broker: FakeBroker, console: ScriptedConsole) -> None:
-    with Run(broker.bootstrap_servers, TOPIC, "r1") as life:
+    with DriverRun(broker.bootstrap_servers, TOPIC, "r1") as life:
         decision = life.decide(life.reports(7, ["a"], ["b"]))
         life.client.end_transactions([decision.entries[0].prepared_transaction(life.names, "q")], commit=True)
     assert rows(broker) == [b"a"]
@@ -68,7 +68,7 @@ def test_commit_reports_a_transaction_that_is_gone_and_the_next_run_writes_its_r
     assert call(console, "commit") == 1
     assert "owner q: [KAFKA_EXACTLY_ONCE_COMMIT_FAILED] 1 of 2 transactions were gone" in console.noted[-1]
     assert rows(broker) == [b"b"]
-    with Run(broker.bootstrap_servers, TOPIC, "r2") as again:
+    with DriverRun(broker.bootstrap_servers, TOPIC, "r2") as again:
         again.write_version(7, ["a"], ["b"])
     assert rows(broker) == [b"a", b"b"]
 
@@ -131,7 +131,7 @@ def test_what_shows_a_sign_of_life_while_the_question_waits_is_left_alone(broker
 
 
 def test_what_is_decided_while_the_question_waits_is_left_alone(broker: FakeBroker, console: ScriptedConsole) -> None:
-    with Run(broker.bootstrap_servers, TOPIC, "r1") as life:
+    with DriverRun(broker.bootstrap_servers, TOPIC, "r1") as life:
         reports = life.reports(7, ["a"])
         console.while_asked = lambda: life.decide(reports)
         assert call(console, "abort", "--force") == 1
