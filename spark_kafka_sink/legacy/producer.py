@@ -48,7 +48,8 @@ class Producer:
     Args:
         config: values by the old client's keys ("metadata.broker.list", "producer.type", …); values may be strings.
         on_error: in async mode, called on the send thread with the error and the messages that failed. It may call send, which
-            never waits there: if the queue is full, send raises QueueFullError at once. Exceptions of on_error are logged.
+            never waits there: if the queue is full, send raises QueueFullError at once. Exceptions of on_error are logged. One
+            like SystemExit also ends the producer, as one of the partitioner does, and the queued messages are reported.
         clock, random: for tests.
 
     Raises:
@@ -99,7 +100,7 @@ class Producer:
             FailedToSendMessageError: sync: some messages are not acknowledged after the last retry; the error contains them.
             QueueFullError: async: the queue stayed full; `queued` says how many of the messages are in the queue.
             KafkaTimeoutError: sync: another caller's dispatch takes longer than MAX_DISPATCH_MS.
-            ProducerClosedError: the producer is closed, or was closed while this call waited.
+            ProducerClosedError: the producer is closed, was closed while this call waited, or has ended.
         """
         forks.check_not_forked(self._generation, f"the producer {self.client_id}")
         self._dispatcher.send(self._handler.serialize(messages))
@@ -251,7 +252,7 @@ class SendQueue:
 @dataclass(eq=False, repr=False)
 class ProducerSendThread:
     """Sends queued messages on its own thread, for producer.type=async. The thread calls `at_end` once: when the queue is closed
-    and everything was sent or has failed."""
+    and everything was sent or has failed. An exception like SystemExit closes the queue, and what is left in it fails."""
 
     queue: SendQueue
     handler: EventHandler
@@ -307,6 +308,11 @@ class ProducerSendThread:
         try:
             while messages := self.queue.take():
                 self._handle(messages)
+        except BaseException as error:  # such as SystemExit of a plug-in, with which a thread would end in silence
+            logger.exception("! the send thread of %s ends", self.client_id)
+            self.queue.close()
+            if unsent_messages := [message.original for messages in iter(self.queue.take, []) for message in messages]:
+                self._report(KafkaError(f"the send thread has ended: {error!r}; the messages were not sent"), unsent_messages)
         finally:
             try:
                 self.at_end()
@@ -318,10 +324,12 @@ class ProducerSendThread:
             self.handler.handle(messages)
         except FailedToSendMessageError as error:
             self._report(error, error.messages)
-        except Exception as error:
+        except BaseException as error:
             logger.exception("! dispatching %d messages", len(messages))
             failure = KafkaError(f"dispatching failed: {error!r}; some of the messages may have been sent")
             self._report(failure, [message.original for message in messages])
+            if not isinstance(error, Exception):
+                raise
 
     def _report(self, error: KafkaError, messages: Sequence[KeyedMessage]) -> None:
         logger.error("! %d messages are given up: %s", len(messages), error)

@@ -580,6 +580,34 @@ def test_a_failure_nobody_foresaw_reaches_on_error_and_the_thread_goes_on(
     assert written(fake, 0, "single") == ["2"]
 
 
+@pytest.mark.parametrize("where", ["partitioner", "on_error"])
+def test_sys_exit_on_the_send_thread_leaves_no_message_unreported(where: str, caplog: pytest.LogCaptureFixture) -> None:
+    """The thread ended in silence: send went on to accept messages, and close returned as if they had been sent."""
+    reports: list[list[Any]] = []
+
+    def handle(messages: Sequence[SerializedMessage]) -> None:
+        if where == "partitioner":
+            raise SystemExit(1)
+        raise FailedToSendMessageError("no", messages=[message.original for message in messages], causes={})
+
+    def on_error(_: KafkaError, messages: Sequence[KeyedMessage]) -> None:
+        reports.append([int(message.message) for message in messages])
+        if where == "on_error":
+            raise SystemExit(1)
+
+    clock, at_end, handler = ManualClock(), Mock(), Mock(handle=handle)
+    queue = filled(SendQueue(5, 2, 5000, clock), 5)
+    send_thread = ProducerSendThread(queue, handler, 0, on_error, at_end, "me", clock)
+    with contextlib.suppress(SystemExit):
+        send_thread._run()
+    assert reports == [[0, 1], [2, 3, 4]]
+    with pytest.raises(ProducerClosedError):
+        send_thread.send([outgoing(5)])
+    assert send_thread.close(0)
+    at_end.assert_called_once_with()
+    assert any(record.exc_info and record.exc_info[0] is SystemExit for record in caplog.records)
+
+
 def test_a_thread_that_cannot_start_leaves_no_producer_behind(fake: FakeBroker, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(_: ProducerSendThread) -> None:
         raise RuntimeError("can't start new thread")
