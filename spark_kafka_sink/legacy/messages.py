@@ -30,7 +30,7 @@ class KeyedMessage:
 
     Raises:
         ValueError: the topic is None.
-        TypeError: the message is missing.
+        TypeError: the topic is no str, or the message is missing.
     """
 
     topic: str
@@ -41,6 +41,8 @@ class KeyedMessage:
     def __post_init__(self) -> None:
         if self.topic is None:
             raise ValueError("Topic cannot be null.")
+        if not isinstance(self.topic, str):
+            raise TypeError(f"the topic of a KeyedMessage is a str, not {type(self.topic).__name__}")
         if self.message is MISSING:
             raise TypeError('KeyedMessage has no message; write KeyedMessage("topic", message=…) where there is no key')
 

@@ -111,3 +111,10 @@ def test_a_message_must_be_given_and_a_topic_too() -> None:
         KeyedMessage("orders", "the message of old code")
     with pytest.raises(ValueError, match="Topic cannot be null"):
         KeyedMessage(None, message="x")
+
+
+@pytest.mark.parametrize("topic", [b"orders", 7, ["orders"]])
+def test_a_topic_that_is_no_str_is_refused(topic: Any) -> None:
+    """The async producer queued such a message, and then all the messages of its batch failed."""
+    with pytest.raises(TypeError, match=f"is a str, not {type(topic).__name__}"):
+        KeyedMessage(topic, message="x")
