@@ -10,6 +10,7 @@ import logging
 import re
 from collections.abc import Mapping, Set
 from dataclasses import dataclass, field, fields
+from functools import partial
 from typing import Any, NamedTuple
 
 from spark_kafka_sink.config.option import (
@@ -29,8 +30,8 @@ from spark_kafka_sink.config.option import (
 )
 from spark_kafka_sink.config.producer_config import PRODUCER_KEYS, ProducerConfig, parse_addresses
 from spark_kafka_sink.errors import ConfigError
-from spark_kafka_sink.legacy.partitioner import LegacyPartitioner, find_legacy_partitioner
-from spark_kafka_sink.producer.serializers import Serializer, find_serializer
+from spark_kafka_sink.legacy.partitioner import LegacyPartitioner, default_partition, find_legacy_partitioner
+from spark_kafka_sink.producer.serializers import BUILT_IN, Serializer, find_serializer
 
 logger = logging.getLogger(__name__)
 
@@ -215,7 +216,10 @@ def read_config(mapping: Mapping[str, object]) -> tuple[LegacyProducerConfig, Pl
             problems.append(error.message)
     if problems:
         raise ConfigError(join_problems(list(dict.fromkeys(problems))))
-    return config, Plugins(*plugins)
+    serialize_key, serialize_message, partition = plugins
+    if partition is default_partition and serialize_key is BUILT_IN["long"]:
+        partition = partial(default_partition, are_ints_longs=True)
+    return config, Plugins(serialize_key, serialize_message, partition)
 
 
 def _find_encoder(option: str, option_value: object, encoding: str) -> Serializer:

@@ -16,8 +16,11 @@ LegacyPartitioner = Callable[[Any, int], int]
 _INT_MIN = -(2**31)
 
 
-def java_hash_code(key: object) -> int:
+def java_hash_code(key: object, *, are_ints_longs: bool = False) -> int:
     """The result of hashCode() in Java for a Boolean, an Integer (a Long beyond 32 bits), a String, or the bytes of an array.
+
+    Args:
+        are_ints_longs: whether an int within 32 bits is a Long too, whose code differs if it is negative.
 
     Raises:
         InvalidRecordError: the key is of another type.
@@ -25,7 +28,8 @@ def java_hash_code(key: object) -> int:
     if isinstance(key, bool):
         return 1231 if key else 1237
     if isinstance(key, int) and -(2**63) <= key < 2**63:
-        return key if _INT_MIN <= key < 2**31 else _int32(key ^ (key % 2**64 >> 32))
+        is_long = are_ints_longs or not _INT_MIN <= key < 2**31
+        return _int32(key ^ (key % 2**64 >> 32)) if is_long else key
     if isinstance(key, str):
         units = key.encode("utf-16-be", "surrogatepass")
         return _polynomial(0, [high << 8 | low for high, low in zip(units[::2], units[1::2], strict=True)])
@@ -49,9 +53,9 @@ def _polynomial(start: int, values: Sequence[int]) -> int:
     return _int32(code)
 
 
-def default_partition(key: object, partition_count: int) -> int:
+def default_partition(key: object, partition_count: int, *, are_ints_longs: bool = False) -> int:
     """The partition that kafka.producer.DefaultPartitioner chooses; for bytes, kafka.producer.ByteArrayPartitioner."""
-    code = java_hash_code(key)
+    code = java_hash_code(key, are_ints_longs=are_ints_longs)
     return 0 if code == _INT_MIN else abs(code) % partition_count
 
 

@@ -11,6 +11,7 @@ from spark_kafka_sink.errors import (
     ConfigError,
     InvalidRecordError,
 )
+from spark_kafka_sink.legacy.config import read_config
 from spark_kafka_sink.legacy.errors import FailedToSendMessageError
 from spark_kafka_sink.legacy.messages import KeyedMessage
 from spark_kafka_sink.legacy.partitioner import default_partition, find_legacy_partitioner, java_hash_code
@@ -39,6 +40,19 @@ from tests.legacy.harness import HandlerStage, keyless, legacy, written
 def test_hash_codes_are_those_of_java(key: object, code: int) -> None:
     expected = code if code < 2**31 else code - 2**32
     assert java_hash_code(key) == expected
+
+
+@pytest.mark.parametrize(("key", "code"), [(-1, 0), (-3, 2), (-(2**31), 2**31 - 1), (42, 42), (2**32, 1), (True, 1231)])
+def test_with_long_encoder_ints_are_hashed_as_longs(key: int, code: int) -> None:
+    """Negative ones within 32 bits were hashed as Integers, and went to other partitions than with the Scala client."""
+    for option_name, encoder in {
+        "key.serializer.class": "kafka.serializer.LongEncoder",
+        "serializer.class": "org.apache.kafka.common.serialization.LongSerializer",
+    }.items():
+        _, plugins = read_config({"metadata.broker.list": "one:1", option_name: encoder})
+        assert plugins.partition(key, 2**31) == code
+    _, plugins = read_config({"metadata.broker.list": "one:1", "key.serializer.class": "kafka.serializer.IntegerEncoder"})
+    assert plugins.partition(-3, 2**31) == 3
 
 
 def test_the_lowest_hash_code_has_a_partition_too() -> None:
