@@ -225,10 +225,17 @@ def read_config(mapping: Mapping[str, object]) -> tuple[LegacyProducerConfig, Pl
 def _find_encoder(option: str, option_value: object, encoding: str) -> Serializer:
     encoders: dict[str, object] = {
         "DefaultEncoder": "bytes",
-        "StringEncoder": lambda text: str.encode(text, encoding),
+        "StringEncoder": lambda text: _encode_as_java(text, encoding),
         "IntegerEncoder": "integer",
         "LongEncoder": "long",
         "NullEncoder": lambda _: None,
     }
     name = option_value.removeprefix("kafka.serializer.") if isinstance(option_value, str) else ""
     return find_serializer(option, encoders.get(name, option_value))
+
+
+def _encode_as_java(text: str, encoding: str) -> bytes:
+    """Java's UTF-16 and UTF-32 are big-endian. Only UTF-16 has a byte order mark, unless the text is empty."""
+    if encoding == "utf-16":
+        text = text and "\ufeff" + text
+    return str.encode(text, f"{encoding}-be" if encoding in ("utf-16", "utf-32") else encoding)

@@ -15,6 +15,7 @@ from spark_kafka_sink.errors import (
 from spark_kafka_sink.legacy.config import LegacyProducerConfig, read_config
 from spark_kafka_sink.legacy.messages import KeyedMessage
 from spark_kafka_sink.legacy.producer import Producer
+from spark_kafka_sink.producer.serializers import SerializationError, serialize
 
 
 def read(**options: Any) -> LegacyProducerConfig:
@@ -70,6 +71,25 @@ def test_all_problems_are_one_error() -> None:
     assert raised.value.message.startswith("11 things are wrong:")  # serializer.class twice: it is that of keys too
     for key in (*options, "metadata.broker.list", "key.serializer.class"):
         assert key in raised.value.message
+
+
+@pytest.mark.parametrize(
+    ("encoding", "text", "data"),
+    [
+        ("UTF-16", "a", b"\xfe\xff\0a"),
+        ("UTF-16", "", b""),
+        ("UTF-16LE", "a", b"a\0"),
+        ("UTF-32", "a", b"\0\0\0a"),
+        ("UTF8", "é", b"\xc3\xa9"),
+    ],
+)
+def test_string_encoder_writes_what_java_writes(encoding: str, text: str, data: bytes) -> None:
+    """UTF-16 and UTF-32 were those of Python, in the machine's byte order, with a mark before the empty text too."""
+    options = {"serializer.class": "kafka.serializer.StringEncoder", "serializer.encoding": encoding}
+    _, plugins = read_config({"metadata.broker.list": "one:1"} | options)
+    assert serialize(plugins.serialize_message, text, "message") == data
+    with pytest.raises(SerializationError):
+        serialize(plugins.serialize_message, b"", "message")
 
 
 def test_an_unknown_key_is_a_warning_that_names_the_nearest(caplog: pytest.LogCaptureFixture) -> None:
