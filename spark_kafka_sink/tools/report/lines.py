@@ -7,6 +7,7 @@ Law: a CommitLine can be counted, drawn and printed, whoever wrote the line. Its
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 from collections.abc import Iterator, Mapping
@@ -22,6 +23,7 @@ MAX_LINE_BYTES = 64 * 1024 * 1024  # a commit of 100,000 topic-partitions has 8 
 LAST_KNOWN_VERSION = 4
 FIRST_VERSION = 3  # of the first release; lines of version 1 do not say their version
 MAX_EXAMPLES = 3  # of lines that cannot be read
+MAX_LINES_BEFORE_COMMIT = 100  # when files are ordered
 
 Partitions = Mapping[int, int]  # partition -> rows
 MAX_PARTITIONS = 1_000_000  # no topic has as many
@@ -203,12 +205,13 @@ class ReportFile:
         self._identity: tuple[int, int] | None = None
 
     def first_commit_at_s(self) -> float:
-        """When the commit of the first line was, to order files by; infinity if that is no commit's line. Raises OSError."""
+        """When the first commit was, to order files by; infinity if none of the first MAX_LINES_BEFORE_COMMIT lines is a
+        commit's: a rotation may cut a line. Raises OSError."""
         with self.path.open("rb") as file:
-            try:
-                return parse(file.readline(MAX_LINE_BYTES)).committed_at_s
-            except NotALine:
-                return inf
+            for _ in range(MAX_LINES_BEFORE_COMMIT):
+                with contextlib.suppress(NotALine):
+                    return parse(file.readline(MAX_LINE_BYTES)).committed_at_s
+        return inf
 
     def has_begun_anew(self) -> bool:
         """Whether the file is another one than at the last call, or was cut. Raises OSError."""

@@ -106,6 +106,19 @@ def test_files_are_put_in_order_and_read_once(tmp_path: Path, capsys: pytest.Cap
     assert "ran again" not in shown
 
 
+@pytest.mark.parametrize("first_line", ["", "cut}", "\n" * 50])
+def test_files_whose_first_line_is_empty_or_cut_are_put_in_order_too(
+    first_line: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The oldest file was read last, as its first line said no time, and all its micro-batches were said to have run again."""
+    new = write(tmp_path / "r.jsonl", (line(at, batch=at) for at in (300, 400)))
+    old = write(tmp_path / "r.jsonl.1", iter([first_line, *(line(at, batch=at) for at in (100, 200))]))
+    assert main([str(new), str(old), "--terminal"]) == 0
+    shown = capsys.readouterr().out
+    assert "4 micro-batches" in shown
+    assert "ran again" not in shown
+
+
 class Stream:
     """Plays a stream and a clock: at each pause the next thing happens, and at the end Ctrl-C."""
 
