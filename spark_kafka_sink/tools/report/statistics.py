@@ -150,7 +150,7 @@ class Query:
                 self.heat_maps.setdefault(topic, HeatMap()).add(commit.committed_at_s, partitions)
         if isnan(self.first_at_s):
             self.first_at_s = commit.committed_at_s if isnan(commit.started_at_s) else commit.started_at_s
-        self.last_at_s = commit.committed_at_s
+        self.last_at_s = max(commit.committed_at_s, self.last_at_s)  # in this order, NaN gives way
 
     def _count_events(self, commit: CommitLine) -> None:
         for rows_by_reason, new_rows in ((self.skipped, commit.skipped), (self.dead_lettered, commit.dead_lettered)):

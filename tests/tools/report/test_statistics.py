@@ -132,6 +132,12 @@ def test_each_query_is_told_apart_and_batch_writes_are_one() -> None:
     assert [(query.id, query.totals.commits) for query in statistics.by_rows()] == [(None, 2), ("a", 2), ("b", 1)]
 
 
+def test_the_last_commit_is_the_latest_in_whichever_order_lines_come() -> None:
+    """Of two batch jobs with a file each, it was the last of the job that began later, though the other ran on for hours."""
+    query = query_of(*(line(at, query=None) for at in (0, 36_000, 3600, 7200)))
+    assert query.last_at_s == BEGAN + 36_000
+
+
 def test_queries_beyond_a_limit_are_only_counted() -> None:
     statistics = Statistics()
     statistics.add(parse(line(at, query=f"q{at}").encode()) for at in range(MAX_QUERIES + 5))
