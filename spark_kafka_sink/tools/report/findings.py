@@ -161,11 +161,11 @@ def falls_behind(query: Query) -> Finding | None:
     if not query.is_stream or query.totals.commits < MIN_COMMITS or not _busy_share(query) >= MIN_BUSY_SHARE:
         return None
     (early_s, late_s), (early_rows, late_rows) = _quarters(query, "wall_s"), _quarters(query, "rows")
-    if late_s < MIN_TIME_FACTOR * early_s or late_rows < MIN_ROWS_FACTOR * early_rows:
+    if not late_s or not late_s >= MIN_TIME_FACTOR * early_s or late_rows < MIN_ROWS_FACTOR * early_rows:
         return None
     times = f"{seconds(early_s)} at first and {seconds(late_s)} lately, with {rounded(early_rows)} and {rounded(late_rows)} rows"
     text = f"The stream falls behind: a micro-batch took {times}, and the next one begins at once"
-    return Finding(4 + late_s / early_s / 100, text, f"{_remedy_by_part(query)}, and cap a micro-batch with maxOffsetsPerTrigger")
+    return Finding(5 - early_s / late_s, text, f"{_remedy_by_part(query)}, and cap a micro-batch with maxOffsetsPerTrigger")
 
 
 def _remedy_by_part(query: Query) -> str:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable, Iterator
+from itertools import accumulate
 
 import pytest
 
@@ -165,6 +167,23 @@ def test_a_stream_falls_behind_by_time_and_by_rows(times: float, fuller: float, 
         for at in range(40)
     )
     assert (rule("falls behind").judge(query_of(lines)) is not None) is is_said
+
+
+@pytest.mark.parametrize(("late_s", "is_said"), [(20, True), (0, False)])
+def test_a_stream_whose_first_micro_batches_took_no_time_may_fall_behind(late_s: float, is_said: bool) -> None:
+    """The report ended in a ZeroDivisionError, as the late time was divided by the early one."""
+    durations_s = [*[0.0] * 10, *[20.0] * 20, *[late_s] * 9, 20.0]
+    ends_s = accumulate(durations_s)
+    batches = enumerate(zip(ends_s, durations_s, strict=True))
+    lines = (line(at, batch=batch, rows=1000 * (1 + batch), duration_s=duration_s) for batch, (at, duration_s) in batches)
+    assert (rule("falls behind").judge(query_of(lines)) is not None) is is_said
+
+
+def test_a_stream_whose_first_times_are_unknown_is_not_said_to_fall_behind() -> None:
+    """A time that no line tells passed for a short one: "a micro-batch took - at first"."""
+    texts = (line(10 * (at + 1), batch=at, rows=1000 * (1 + at), duration_s=10) for at in range(40))
+    lines = (text if at >= 20 else json.dumps({**json.loads(text), "started_at_ms": None}) for at, text in enumerate(texts))
+    assert rule("falls behind").judge(query_of(lines)) is None
 
 
 @pytest.mark.parametrize(
