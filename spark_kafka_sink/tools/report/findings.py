@@ -158,7 +158,7 @@ def _busy_share(query: Query) -> float:
     f" time one takes {MIN_TIME_FACTOR} times as long as in the first, and has {MIN_ROWS_FACTOR} times the rows.",
 )
 def falls_behind(query: Query) -> Finding | None:
-    if not query.is_stream or query.totals.commits < MIN_COMMITS or not _busy_share(query) >= MIN_BUSY_SHARE:
+    if not query.is_stream or query.unit_count < MIN_COMMITS or not _busy_share(query) >= MIN_BUSY_SHARE:
         return None
     (early_s, late_s), (early_rows, late_rows) = _quarters(query, "wall_s"), _quarters(query, "rows")
     if not late_s or not late_s >= MIN_TIME_FACTOR * early_s or late_rows < MIN_ROWS_FACTOR * early_rows:
@@ -196,7 +196,7 @@ def _largest(parts: dict[str, float]) -> str | None:
     " spent at work.",
 )
 def no_pause(query: Query) -> Finding | None:
-    if not query.is_stream or query.totals.commits < MIN_COMMITS or falls_behind(query) is not None:
+    if not query.is_stream or query.unit_count < MIN_COMMITS or falls_behind(query) is not None:
         return None
     busy_share = _busy_share(query)
     wall_s = query.series.median("wall_s")
@@ -206,7 +206,7 @@ def no_pause(query: Query) -> Finding | None:
     return Finding(0.9, text, f"look whether its input waits; {_remedy_by_part(query)}, or leave a longer trigger")
 
 
-@finding_rule("commits are repeated", "deliveryGuarantee", "A micro-batch was committed more than once.")
+@finding_rule("commits are repeated", "deliveryGuarantee", "A micro-batch was written to a topic more than once.")
 def repeated_commits(query: Query) -> Finding | None:
     if not query.repeated_count:
         return None
@@ -465,7 +465,7 @@ def brought_other_rows(query: Query) -> Finding | None:
 )
 def small_micro_batches(query: Query) -> Finding | None:
     rows, wall_s = query.series.median("rows"), query.series.median("wall_s")
-    if not query.is_stream or query.totals.commits < MIN_COMMITS or rows >= MIN_ROWS or not 0 < wall_s < MAX_SHORT_S:
+    if not query.is_stream or query.unit_count < MIN_COMMITS or rows >= MIN_ROWS or not 0 < wall_s < MAX_SHORT_S:
         return None
     text = f"A micro-batch writes {several(rows, 'row')} in {seconds(wall_s)}, most of which is the cost of a micro-batch itself"
     return Finding(0.75, text, "if readers can wait, have fewer of them with a longer trigger(processingTime=…)")
@@ -509,7 +509,7 @@ def no_compression(query: Query) -> Finding | None:
 )
 def keeps_up(query: Query) -> Finding | None:
     busy_share = _busy_share(query)
-    if not query.is_stream or query.totals.commits < MIN_COMMITS or falls_behind(query) or not busy_share < MIN_RESTLESS_SHARE:
+    if not query.is_stream or query.unit_count < MIN_COMMITS or falls_behind(query) or not busy_share < MIN_RESTLESS_SHARE:
         return None
     wall_in_words = seconds(query.series.median("wall_s"))
     text = f"The stream keeps up: lately it was at work for {percent(busy_share)} of the time, {wall_in_words} a micro-batch"

@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Set
 from dataclasses import dataclass, field
 from math import inf, nan
 from pathlib import Path
@@ -39,9 +39,10 @@ class VersionOutcome(NamedTuple):
     """What became of a version, see VersionSummary of the sink."""
 
     how: str
+    owner: str
     skipped_partitions: int
     fenced_count: int
-    other_rows: int = 0
+    other_rows: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +69,11 @@ class CommitLine:
     dead_lettered: Mapping[str, int]
     exactly_once: VersionOutcome | None
     partitions: Mapping[str, Partitions]  # by topic
+
+    @property
+    def destinations(self) -> Set[str]:
+        """What tells a write of foreachBatch from the other writes of its micro-batch: its topics, or its owner."""
+        return self.partitions.keys() if self.exactly_once is None else {self.exactly_once.owner}
 
 
 class NotALine(ValueError):
@@ -153,7 +159,7 @@ def _read_version(outcome: Mapping[str, Any] | None) -> VersionOutcome | None:
     if outcome is None:
         return None
     counts = (_read_count(outcome.get(name, 0)) for name in ("skipped_partitions", "fenced", "other_rows"))
-    return VersionOutcome(_read_name(outcome.get("how", "committed")), *counts)
+    return VersionOutcome(_read_name(outcome.get("how", "committed")), _read_name(outcome.get("owner", "")), *counts)
 
 
 def _read_reasons(rows_by_reason: Mapping[str, Any]) -> dict[str, int]:

@@ -101,7 +101,7 @@ def _section(query: Query, name: str) -> dict[str, object]:
 
 def _tiles(query: Query) -> Iterator[tuple[str, str]]:
     totals = query.totals
-    yield "micro-batches" if query.is_stream else "writes", f"{totals.commits:,}"
+    yield "micro-batches" if query.is_stream else "writes", f"{query.unit_count:,}"
     yield "rows", rounded(totals.rows)
     yield "bytes", size(totals.bytes)
     yield "rows/s while tasks ran", rounded(query.rows_per_s)

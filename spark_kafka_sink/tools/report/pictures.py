@@ -138,7 +138,9 @@ def _lines(
         medians = query.series.medians(column)
         lows, highs = query.series.lows(column), query.series.highs(column)
         axes.plot([], [], color=color, label=label)  # for the legend
-        for times, positions in _unbroken_lines(query):
+        for part_times, part_positions in _unbroken_lines(query):
+            is_known = ~np.isnan(medians[part_positions])  # of a micro-batch's further writes, some numbers are not
+            times, positions = part_times[is_known], np.array(part_positions)[is_known]
             if len(positions) == 1:
                 axes.vlines(times, lows[positions], highs[positions], color=color, alpha=2 * BAND_OPACITY)
                 axes.plot(times, medians[positions], color=color, marker="o", markersize=4)

@@ -1,8 +1,9 @@
 """What is known of each query, added up from its commits. Batch writes count as one query, as they have no id.
 
 The time of a commit lasts from the start of its first task until its line is logged. It has three parts: tasks run, something
-happens outside of tasks, the driver commits. A *cycle* is the time from one commit to the next, with what Spark does or waits for
-in between. Rates are over the time in which tasks ran.
+happens outside of tasks, the driver commits. A function of foreachBatch may write a micro-batch several times, with a commit for
+each. A *cycle* is the time from a micro-batch's first commit to that of the next, with what Spark does or waits for in between.
+Rates are over the time in which tasks ran.
 Laws: every number is measured, or computed from measured ones; what no line tells stays unknown.
 Memory does not grow with the number of commits, and with names only up to MAX_QUERIES, MAX_TOPICS and MAX_REASONS.
 """
@@ -28,7 +29,7 @@ MAX_REASONS = 100
 MAX_PAUSES = 32  # the longest ones
 MIN_PAUSE_CYCLES = 10  # a stream that commits nothing for so long has paused
 
-# Columns that add up to `wall_s`, the time of a commit. With `between_s`, the time before the commit, they are `cycle_s`.
+# Columns that add up to `wall_s`, the time of a commit. With `between_s`, and further commits of the cycle, they are `cycle_s`.
 TIME_PARTS = ("running_s", "outside_s", "commit_s")
 # Columns that add up to `all_tasks_s`, the time of all tasks of a commit.
 TASK_PARTS = ("spark_s", "held_back_s", "sink_s", "brokers_s")
@@ -106,10 +107,14 @@ class Query:
         self.skipped_partitions = 0
         self.fenced_count = 0
         self.other_rows = 0
-        self.repeated_count = 0  # commits of a micro-batch that had been committed before
+        self.repeated_count = 0  # micro-batches that had been written to the same destinations before
+        self.further_write_count = 0  # commits of a micro-batch to other destinations than those before
         self.first_at_s = nan
         self.last_at_s = nan
         self._last_batch: int | None = None
+        self._last_destinations: set[str] = set()  # of the last micro-batch, since it began to run
+        self._cycle_start_s = nan
+        self._further_writes_s = 0.0  # the time of the commits in this cycle, without the first
         self._pauses: list[Pause] = []  # a heap
 
     @property
@@ -126,11 +131,16 @@ class Query:
         return "micro-batch" if self.is_stream else "write"
 
     @property
+    def unit_count(self) -> int:
+        """How many micro-batches, or writes."""
+        return self.totals.commits - self.further_write_count
+
+    @property
     def is_exactly_once(self) -> bool:
         return bool(self.versions)
 
     def commits_in_words(self) -> str:
-        return counted(self.totals.commits, self.unit, "micro-batches" if self.is_stream else "writes")
+        return counted(self.unit_count, self.unit, "micro-batches" if self.is_stream else "writes")
 
     def topics_by_rows(self) -> list[str]:
         """The topics, the one with the most rows first."""
@@ -139,11 +149,17 @@ class Query:
     def add(self, commit: CommitLine) -> None:
         """Add the next commit: to the sums, the series, the pauses, and the heat maps of its topics."""
         self.totals.add(commit)
-        self._count_events(commit)
-        row = self._row(commit)
+        is_same_batch = commit.batch is not None and commit.batch == self._last_batch
+        is_further_write = is_same_batch and self._last_destinations.isdisjoint(commit.destinations)
+        self._count_events(commit, is_further_write)
+        row = self._row(commit, is_further_write)
         self.series.add(commit.committed_at_s, row)
-        if self.is_stream and self.totals.commits > 1:
-            cycle_s, between_s = (row[COLUMNS.index(name)] for name in ("cycle_s", "between_s"))
+        wall_s, cycle_s, between_s = (row[COLUMNS.index(name)] for name in ("wall_s", "cycle_s", "between_s"))
+        if is_further_write:
+            self._further_writes_s += wall_s
+        else:
+            self._cycle_start_s, self._further_writes_s = commit.committed_at_s, 0.0
+        if not isnan(cycle_s):
             self._remember_pause(Pause(cycle_s if isnan(between_s) else between_s, self.last_at_s, commit.committed_at_s))
         for topic, partitions in commit.partitions.items():
             if topic in self.heat_maps or len(self.heat_maps) < MAX_TOPICS:
@@ -152,12 +168,17 @@ class Query:
             self.first_at_s = commit.committed_at_s if isnan(commit.started_at_s) else commit.started_at_s
         self.last_at_s = max(commit.committed_at_s, self.last_at_s)  # in this order, NaN gives way
 
-    def _count_events(self, commit: CommitLine) -> None:
+    def _count_events(self, commit: CommitLine, is_further_write: bool) -> None:
+        self.further_write_count += is_further_write
         for rows_by_reason, new_rows in ((self.skipped, commit.skipped), (self.dead_lettered, commit.dead_lettered)):
             for reason, rows in new_rows.items():
                 rows_by_reason[reason if reason in rows_by_reason or len(rows_by_reason) < MAX_REASONS else ""] += rows
         if commit.batch is not None:
-            self.repeated_count += self._last_batch is not None and commit.batch <= self._last_batch
+            if not is_further_write:
+                self.repeated_count += self._last_batch is not None and commit.batch <= self._last_batch
+                self._last_destinations = set()
+            if len(self._last_destinations) < MAX_TOPICS:
+                self._last_destinations |= commit.destinations
             self._last_batch = commit.batch
         if commit.exactly_once is not None:
             how = commit.exactly_once.how
@@ -176,7 +197,7 @@ class Query:
         min_pause_s = MIN_PAUSE_CYCLES * self.series.median("cycle_s")
         return sorted((each for each in self._pauses if each.duration_s > min_pause_s), key=lambda pause: pause.start_s)
 
-    def _row(self, commit: CommitLine) -> tuple[float, ...]:
+    def _row(self, commit: CommitLine, is_further_write: bool) -> tuple[float, ...]:
         counters = {column: commit.counters.get(name, nan) / divisor for column, (name, divisor) in COLUMNS_OF_COUNTERS.items()}
         running_s, bytes_before = commit.running_s, commit.counters.get("uncompressed-byte-total", 0) or nan
         values = {
@@ -184,7 +205,7 @@ class Query:
             "bytes_per_s": commit.bytes / (running_s or nan),
             "rows": commit.rows,
             "timed_rows": nan if isnan(running_s) else commit.rows,
-            **self._time_columns(commit),
+            **self._time_columns(commit, is_further_write),
             **_task_parts(commit, counters["memory_wait_s"] + counters["metadata_wait_s"] + counters["flush_s"]),
             "slowest_task_s": commit.slowest_task_s,
             "median_task_s": commit.median_task_s,
@@ -195,18 +216,20 @@ class Query:
         }
         return tuple(values[name] for name in COLUMNS)
 
-    def _time_columns(self, commit: CommitLine) -> dict[str, float]:
-        """The time of a commit, its parts, and the cycle that it ends, which is NaN for the first commit."""
+    def _time_columns(self, commit: CommitLine, is_further_write: bool) -> dict[str, float]:
+        """The time of a commit, its parts, and the cycle that it ends: NaN for the first commit, and for a further write."""
         running_s, commit_s = commit.running_s, 0.0 if isnan(commit.commit_s) else commit.commit_s
         wall_s = commit.committed_at_s - commit.started_at_s
         if not isnan(running_s):
             wall_s = max(wall_s, running_s + commit_s)  # a machine with another clock
-        cycle_s = max(commit.committed_at_s - self.last_at_s, wall_s) if self.is_stream else nan
+        busy_s = self._further_writes_s + wall_s
+        has_cycle = self.is_stream and not is_further_write
+        cycle_s = max(commit.committed_at_s - self._cycle_start_s, busy_s) if has_cycle else nan
         return {
             "wall_s": wall_s,
             "cycle_s": cycle_s,
-            "busy_share": wall_s / (cycle_s or nan),
-            "between_s": cycle_s - wall_s,
+            "busy_share": busy_s / (cycle_s or nan),
+            "between_s": cycle_s - busy_s,
             "running_s": running_s,
             "outside_s": max(wall_s - running_s - commit_s, 0.0),  # NaN stays NaN
             "commit_s": commit_s if not isnan(wall_s - running_s) else nan,

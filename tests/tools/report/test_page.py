@@ -8,6 +8,7 @@ import stat
 from collections.abc import Iterator
 from html.parser import HTMLParser
 from pathlib import Path
+from typing import Any
 from xml.etree import ElementTree
 
 import numpy as np
@@ -18,7 +19,7 @@ from spark_kafka_sink.tools.report import page, pictures, terminal
 from spark_kafka_sink.tools.report.lines import ReportFile, Troubles, parse
 from spark_kafka_sink.tools.report.statistics import Statistics
 from spark_kafka_sink.tools.report.svg import VARIABLES
-from tests.tools.report.samples import BEGAN, STORIES, line, write
+from tests.tools.report.samples import BEGAN, QUERY, STORIES, line, write
 
 EVIL = "<script>alert('a')</script>&\"'"
 
@@ -153,6 +154,19 @@ def test_a_pause_within_a_bucket_is_a_gap_too() -> None:
     (before, left), (after, right) = pieces_of(line(each, batch=batch) for batch, each in enumerate(at))
     assert left[-1] == right[0]
     assert max(before) < 0.6 < 10.5 < min(after)
+
+
+def test_a_line_goes_on_where_every_second_commit_has_no_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of two writes of a micro-batch, one ends a cycle. A line between numbers that have none on either side is invisible."""
+    figures: list[Any] = []
+    monkeypatch.setattr(pictures, "_picture", lambda figure, *_: figures.append(figure))
+    topics = ("orders", "audit")
+    texts = (line(10 * at + 5 * number, batch=at, topic=topic) for at in range(5) for number, topic in enumerate(topics))
+    statistics = Statistics()
+    statistics.add(parse(each.encode()) for each in texts)
+    pictures._busy(statistics.queries[QUERY], "busy")
+    assert [len(each.get_ydata()) for each in figures[0].axes[0].lines if len(each.get_ydata())] == [4]
+    assert not any(np.isnan(each.get_ydata()).any() for each in figures[0].axes[0].lines)
 
 
 def test_batch_writes_are_dots() -> None:

@@ -125,6 +125,30 @@ def test_a_micro_batch_that_ran_again_is_counted() -> None:
     assert query_of(line(1, batch=1), line(2, batch=2), line(3, batch=2), line(4, batch=3)).repeated_count == 1
 
 
+def writes(batch: int, at: float, *topics: str) -> list[str]:
+    """What foreachBatch writes, one topic after the other, 2 s each."""
+    return [line(at + 2 * number, batch=batch, topic=topic, duration_s=2) for number, topic in enumerate(topics, 1)]
+
+
+def test_a_micro_batch_that_is_written_to_two_topics_did_not_run_again() -> None:
+    """foreachBatch may do that, and every micro-batch was said to be in Kafka twice."""
+    lines = [text for batch in range(5) for text in writes(batch, 10 * batch, "orders", "audit")]
+    query = query_of(*lines)
+    assert (query.repeated_count, query.commits_in_words()) == (0, "5 micro-batches")
+    assert (query.series.median("busy_share"), query.series.highest("cycle_s")) == (0.4, 10)
+    assert query_of(*lines, *writes(4, 50, "orders", "audit")).repeated_count == 1
+    assert query_of(*lines[:-1], *writes(4, 50, "orders", "audit"), *writes(5, 60, "orders", "audit")).repeated_count == 1
+    assert query_of(*lines, *writes(2, 50, "archive")).repeated_count == 1
+
+
+def test_exactly_once_writes_of_a_micro_batch_are_told_apart_by_their_owners() -> None:
+    """A version that is found names no topic, as nothing is written; the writes of two owners may share one."""
+    lines = [line(at, batch=1, version=VersionSummary(owner, 1, "committed", 0, 0)) for at, owner in enumerate("ab")]
+    assert query_of(*lines).repeated_count == 0
+    repetition = line(9, batch=1, rows=0, partitions=[], version=VersionSummary("a", 1, "found", 2, 0))
+    assert query_of(*lines, repetition).repeated_count == 1
+
+
 def test_each_query_is_told_apart_and_batch_writes_are_one() -> None:
     statistics = Statistics()
     texts = [line(1, query="a"), line(2, query=None, rows=40_000), line(3, query="b"), line(4, query=None), line(5, query="a")]
