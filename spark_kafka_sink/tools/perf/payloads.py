@@ -29,10 +29,10 @@ def payloads(arguments: argparse.Namespace) -> PayloadSource:
 
 def _read_payloads(file: Path, delimiter: str) -> pa.Array:
     try:
-        text = file.read_text(encoding="utf-8")
+        text = file.read_bytes().decode("utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(f"--payload-file {file} cannot be read ({error}).") from error
-    lines = text.split(delimiter.replace("\\n", "\n").replace("\\t", "\t") or "\n")
+    lines = text.split(delimiter.replace("\\n", "\n").replace("\\r", "\r").replace("\\t", "\t") or "\n")
     while lines and not lines[-1]:
         lines.pop()
     if not lines:

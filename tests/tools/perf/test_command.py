@@ -177,6 +177,22 @@ def test_payloads_of_a_file_are_its_parts_without_empty_ones_at_the_end(tmp_path
     assert set(take(0, 500).to_pylist()) == {"a", "b", "ü"}
 
 
+@pytest.mark.parametrize(
+    ("delimiter", "parts"),
+    [
+        ("\\r\\n", {"a", "b\rc\nd"}),
+        ("\r\n", {"a", "b\rc\nd"}),
+        ("\\n", {"a\r", "b\rc", "d\r"}),
+        ("\\r", {"a", "\nb", "c\nd", "\n"}),
+    ],
+)
+def test_payloads_of_a_file_keep_its_line_ends(delimiter: str, parts: set[str], tmp_path: Path) -> None:
+    """Python read each as one \\n: no payload ended at \\r\\n, and payloads with \\r were written with other bytes."""
+    (tmp_path / "payloads").write_bytes(b"a\r\nb\rc\nd\r\n")
+    take = payloads(_parsed("--payload-file", str(tmp_path / "payloads"), "--payload-delimiter", delimiter))
+    assert set(take(0, 500).to_pylist()) == parts
+
+
 def test_monotonic_payloads_count_up_from_the_first_record() -> None:
     assert payloads(_parsed("--payload-monotonic"))(8, 3).to_pylist() == ["8", "9", "10"]
 
