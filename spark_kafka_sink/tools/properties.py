@@ -79,7 +79,9 @@ _ESCAPES = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
 
 
 def _unescape(text: str) -> str:
-    return re.sub(r"\\(u.{0,4}|.)", _unescape_one, text, flags=re.DOTALL)
+    """Replace escapes. Two \\u escapes of a surrogate pair become one character, which Java's Properties.store writes so."""
+    characters = re.sub(r"\\(u.{0,4}|.)", _unescape_one, text, flags=re.DOTALL)
+    return characters.encode("utf-16", "surrogatepass").decode("utf-16", "surrogatepass")
 
 
 def _unescape_one(match: re.Match[str]) -> str:

@@ -38,6 +38,20 @@ def test_properties_are_read_as_java_reads_them(text: str, pairs: dict[str, str]
     assert parse_properties(text) == pairs
 
 
+@pytest.mark.parametrize(
+    ("escapes", "value"),
+    [
+        ("p\\uD83D\\uDE00q", "p\U0001f600q"),
+        ("\\ud83d", "\ud83d"),
+        ("\\ude00\\ud83d", "\ude00\ud83d"),
+        ("\\ufeffa", "\ufeffa"),
+    ],
+)
+def test_escapes_of_a_surrogate_pair_are_one_character(escapes: str, value: str) -> None:
+    """Java's Properties.store writes an emoji so. A password with one was refused as half of a pair."""
+    assert parse_properties(f"{escapes}={escapes}") == {value: value}
+
+
 def test_a_broken_file_is_named_without_its_values(tmp_path: Path) -> None:
     file = tmp_path / "secret.properties"
     file.write_text("sasl.password=\\u12xyhunter2")
