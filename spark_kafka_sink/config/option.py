@@ -56,8 +56,8 @@ def _parse_boolean(value: object) -> bool:
 def _parse_string(value: object) -> str:
     if isinstance(value, str):
         return _require_encodable(value)
-    if isinstance(value, int) and not isinstance(value, bool):  # acks=1 in Python; Java rejects a number here
-        return str(value)
+    if isinstance(value, int) and not isinstance(value, bool) and abs(value) <= LONG_MAX:
+        return str(value)  # acks=1 in Python; Java rejects a number here
     raise InvalidValueError(f"Expected value to be a string, but it was a {type(value).__name__}")
 
 
@@ -81,7 +81,7 @@ def check_protocol_string(text: str) -> str:
 
 
 def _parse_integer(value: object, type_name: str, maximum: int) -> int:
-    if isinstance(value, str) and re.fullmatch(r"[+-]?[0-9]+", value):
+    if isinstance(value, str) and re.fullmatch(r"[+-]?[0-9]{1,99}", value):  # int() takes 4,300 digits
         value = int(value)
     if isinstance(value, bool) or not isinstance(value, int) or not -maximum - 1 <= value <= maximum:
         raise InvalidValueError(f"Not a number of type {type_name}")
@@ -89,7 +89,7 @@ def _parse_integer(value: object, type_name: str, maximum: int) -> int:
 
 
 def _parse_double(value: object) -> float:
-    with contextlib.suppress(ValueError):
+    with contextlib.suppress(ValueError, OverflowError):
         if isinstance(value, int | float | str) and not isinstance(value, bool):
             return float(value)
     raise InvalidValueError("Not a number of type DOUBLE")
@@ -228,7 +228,7 @@ def read_all(options: Mapping[str, Option], given_values: Mapping[str, object], 
         try:
             valid_values[attribute] = each.read(value)
         except InvalidValueError as error:
-            value_text = HIDDEN if each.kind.may_hold_secret else printable(as_text(value))
+            value_text = HIDDEN if each.kind.may_hold_secret else printable(value if isinstance(value, int) else as_text(value))
             problems.append(f"Invalid value {value_text} for configuration {each.key}: {error}")
     return valid_values
 

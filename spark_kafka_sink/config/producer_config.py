@@ -41,7 +41,7 @@ BATCHES_PER_REQUEST = 8
 REQUESTS_IN_MEMORY = 8
 MAX_REQUEST_BYTES = 32 * 1024 * 1024  # where max.request.size is not set; brokers reject more than 100 MiB by default
 
-_ADDRESS = re.compile(r"(?:[\w.%-]*://)?(?:\[(?P<ipv6>[0-9a-zA-Z:.%]+)\]|(?P<host>[\w.%-]+)):(?P<port>[0-9]+)", re.ASCII)
+_ADDRESS = re.compile(r"(?:[\w.%-]*://)?(?:\[(?P<ipv6>[0-9a-zA-Z:.%]+)\]|(?P<host>[\w.%-]+)):(?P<port>[0-9]{1,99})", re.ASCII)
 
 
 def parse_addresses(servers: tuple[str, ...]) -> tuple[tuple[str, int], ...]:

@@ -103,6 +103,23 @@ def test_the_error_of_a_wrong_value_names_option_value_and_range(key: str, writt
     assert problem({key: written}) == f"Invalid value {written} for configuration {key}: {reason}"
 
 
+@pytest.mark.parametrize(
+    ("key", "written", "reason"),
+    [
+        ("linger.ms", "9" * 5000, "Not a number of type LONG"),
+        ("linger.ms", 10**5000, "Not a number of type LONG"),
+        ("retries", "-" + "9" * 5000, "Not a number of type INT"),
+        ("sasl.login.refresh.window.factor", 10**400, "Not a number of type DOUBLE"),
+        ("client.id", 10**5000, "Expected value to be a string"),
+        ("bootstrap.servers", "a:" + "9" * 5000, "Invalid url in bootstrap.servers"),
+    ],
+    ids=["long", "int for long", "int", "int for double", "int for string", "port"],
+)
+def test_a_number_with_more_digits_than_python_reads_is_a_problem_like_any_other(key: str, written: object, reason: str) -> None:
+    """int() and str() raised a ValueError that named no option, for a number of 4,301 digits, and float() an OverflowError."""
+    assert reason in problem({key: written})
+
+
 def test_all_problems_are_one_error() -> None:
     with pytest.raises(ConfigError) as raised:
         ProducerConfig.from_mapping({"acks": "7", "linger.ms": "-1", "transactional.id": ""})
