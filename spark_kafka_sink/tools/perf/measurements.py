@@ -28,7 +28,6 @@ class Window:
         self._started_ns = started_ns
         self._last_ns = started_ns
         self._latency_sum_ns = 0
-        self._max_latency_ns = 0
         self._counts: Counter[int] = Counter()  # records by latency in BUCKET_NS, rounded up
 
     def add(self, records: int, size_bytes: int, latency_ns: int, settled_ns: int) -> None:
@@ -36,7 +35,6 @@ class Window:
         self.records += records
         self.bytes += size_bytes
         self._latency_sum_ns += latency_ns * records
-        self._max_latency_ns = max(self._max_latency_ns, latency_ns)
         self._last_ns = max(self._last_ns, settled_ns)
         self._counts[-(-latency_ns // BUCKET_NS)] += records
 
@@ -47,6 +45,10 @@ class Window:
         wanted_ranks = np.ceil(np.array(PERCENTILES) * self.records)
         positions = np.searchsorted(ranks, wanted_ranks)
         return [buckets[index] * BUCKET_NS / NS_PER_MS for index in positions.tolist()]
+
+    def _highest_ms(self) -> float:
+        """The highest latency, rounded up as percentiles are: none of them exceeds it."""
+        return max(self._counts, default=0) * BUCKET_NS / NS_PER_MS
 
     def figures(self) -> dict[str, object]:
         """What total_line says, for programs. Latencies are null without a record."""
@@ -64,7 +66,7 @@ class Window:
         if not self.records:
             return dict.fromkeys(LATENCY_NAMES)
         average_ms = self._latency_sum_ns / self.records / NS_PER_MS
-        values = (average_ms, *self.percentiles_ms(), self._max_latency_ns / NS_PER_MS)
+        values = (average_ms, *self.percentiles_ms(), self._highest_ms())
         return {name: round(value, 1) for name, value in zip(LATENCY_NAMES, values, strict=True)}
 
     def line(self, until_ns: int | None = None) -> str:
@@ -74,7 +76,7 @@ class Window:
         return (
             f"{self.records}{self._kind} records sent, {self.records / seconds:.1f} records/sec"
             f" ({self.bytes / seconds / BYTES_PER_MB:.2f} MB/sec), {average_ms:.1f} ms avg latency,"
-            f" {self._max_latency_ns / NS_PER_MS:.1f} ms max latency"
+            f" {self._highest_ms():.1f} ms max latency"
         )
 
     def total_line(self) -> str:

@@ -20,7 +20,7 @@ from spark_kafka_sink.producer.producer_record import ProducerRecord
 from spark_kafka_sink.tools.errors import UsageError
 from spark_kafka_sink.tools.perf import command as producer_perf
 from spark_kafka_sink.tools.perf.command import build_parser, producer_options
-from spark_kafka_sink.tools.perf.measurements import NS_PER_MS, Measurements, Window
+from spark_kafka_sink.tools.perf.measurements import LATENCY_NAMES, NS_PER_MS, Measurements, Window
 from spark_kafka_sink.tools.perf.payloads import POOL_BYTES, payloads
 from spark_kafka_sink.tools.perf.sending import Sending, ThroughputThrottler, chunk_records, chunks
 from spark_kafka_sink.tools.perf.transaction_pace import TransactionPace
@@ -62,6 +62,14 @@ def test_a_latency_is_never_rounded_down() -> None:
     measured = Window(0)
     measured.add(1, 1, 1, 1)
     assert measured.percentiles_ms() == [0.1] * 4
+
+
+def test_no_percentile_exceeds_the_highest_latency() -> None:
+    """Percentiles were rounded up and the highest was not: p50 was 157.4 ms, and the highest 157.3."""
+    measured = Window(0)
+    measured.add(1, 1, 157_310_000, S)
+    assert measured.figures()["latency_ms"] == {**dict.fromkeys(LATENCY_NAMES, 157.4), "average": 157.3}
+    assert "157.4 ms max latency, 157.4 ms 50th" in measured.total_line()
 
 
 def test_a_line_is_printed_each_interval_for_the_records_since_the_last() -> None:
