@@ -1,13 +1,14 @@
 """Sends rows that cannot be written to the dead letter topic, with headers that say where they belong and what was wrong.
 
-A dead letter keeps its key, value, headers and, if valid, its timestamp. Headers whose names begin with HEADER_PREFIX are added
-after its own. The task's producer sends it. Rows that are too large for that producer go through a second one, which takes
-rows of up to MAX_ROW_BYTES bytes and is made when it is first needed.
+A dead letter keeps its key, value, headers and, unless brokers may reject it, its timestamp. Headers whose names begin with
+HEADER_PREFIX are added after its own. The task's producer sends it. Rows that are too large for that producer go through a
+second one, which takes rows of up to MAX_ROW_BYTES bytes and is made when it is first needed.
 Law: a row counts as dead-lettered when brokers have acknowledged its dead letter; if they reject that, the task fails.
 """
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
     from spark_kafka_sink.producer.producer import KafkaProducer
 
 HEADER_PREFIX = "__pykafka_sink.errors."
+INVALID = (Errors.INVALID_RECORD.condition, Errors.INVALID_TIMESTAMP.condition)  # several timestamps are an invalid record, too
+MAX_AHEAD_MS = 3_600_000  # the default of topics for timestamps in the future (message.timestamp.after.max.ms)
 MAX_ROW_BYTES = 100_000_000  # the brokers' default limit for a request is 104,857,600 (socket.request.max.bytes)
 
 
@@ -135,7 +138,7 @@ def dead_letter_columns(
     columns: Mapping[str, Any], condition: str, text: str, partition: int | None = None, field: str | None = None
 ) -> dict[str, Any]:
     """The arguments of send_columns, except the topic, for the dead letters of these rows. A header without a key gets the empty
-    key, because a header must have one."""
+    key, because a header must have one. A timestamp for which brokers may reject the dead letter too stays in a header only."""
     value = columns["value"]
     row_count = len(value)
     topic = pa.repeat(columns["topic"], row_count) if isinstance(columns["topic"], str) else columns["topic"]
@@ -150,7 +153,11 @@ def dead_letter_columns(
         details["field"] = pa.repeat(field.encode(), row_count)
     timestamp = columns["timestamp"]
     if timestamp is not None:
-        timestamp = pc.if_else(pc.less(timestamp, 0), pa.scalar(None, pa.int64()), timestamp)
+        details["timestamp"] = timestamp.cast(pa.string()).cast(pa.binary())
+        is_rejected = partition is not None and condition in INVALID
+        latest_ms = -1 if is_rejected else time.time_ns() // 1_000_000 + MAX_AHEAD_MS
+        is_kept = pc.and_(pc.greater_equal(timestamp, 0), pc.less_equal(timestamp, latest_ms))
+        timestamp = pc.if_else(is_kept, timestamp, pa.scalar(None, pa.int64()))
     return {"key": columns["key"], "value": value, "headers": _with_headers(columns["headers"], details), "timestamp": timestamp}
 
 

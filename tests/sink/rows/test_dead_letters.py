@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import pyarrow as pa
@@ -29,7 +30,7 @@ def headers_of(letters: dict[str, Any]) -> list[list[tuple[str, bytes | None]]]:
     return [[(each["key"], each["value"]) for each in row] for row in letters["headers"].to_pylist()]
 
 
-def test_a_dead_letter_keeps_its_own_and_gains_four_headers() -> None:
+def test_a_dead_letter_keeps_its_own_headers_and_gains_others() -> None:
     own = [[{"key": "a", "value": b"1"}, {"key": "a", "value": None}], None, [], [{"key": None, "value": b"2"}]]
     rows = columns(
         topic=pa.array(["x", None, "y", "z"]),
@@ -43,11 +44,12 @@ def test_a_dead_letter_keeps_its_own_and_gains_four_headers() -> None:
     assert letters["key"] is rows["key"]
     assert letters["value"] is rows["value"]
     assert letters["timestamp"].to_pylist() == [None, None, 5, 0]
+    name = "__pykafka_sink.errors.timestamp"
     assert headers_of(letters) == [
-        [("a", b"1"), ("a", None), *added(b"x", None)],
-        added(None, b"1"),
-        added(b"y", b"-1"),
-        [("", b"2"), *added(b"z", b"2")],
+        [("a", b"1"), ("a", None), *added(b"x", None), (name, b"-1")],
+        [*added(None, b"1"), (name, None)],
+        [*added(b"y", b"-1"), (name, b"5")],
+        [("", b"2"), *added(b"z", b"2"), (name, b"0")],
     ]
 
 
@@ -55,6 +57,30 @@ def test_a_row_without_headers_or_timestamp_gets_only_the_four() -> None:
     letters = dead_letter_columns(columns(value=pa.array(["a", "b"])), "KAFKA_X", "müde", partition=3)
     assert headers_of(letters) == [added(b"orders", b"3")] * 2
     assert letters["timestamp"] is None
+
+
+@pytest.mark.parametrize(
+    ("condition", "partition", "kept_rows"),
+    [
+        ("KAFKA_INVALID_TIMESTAMP", 3, []),
+        ("KAFKA_INVALID_RECORD", 3, []),  # several records of the batch were rejected, and one condition stands for all
+        ("KAFKA_MESSAGE_TOO_LARGE", 3, [0]),
+        ("KAFKA_INVALID_RECORD", None, [0]),  # the client refused the rows
+        ("KAFKA_UNKNOWN_TOPIC", None, [0]),
+    ],
+)
+def test_a_timestamp_that_brokers_reject_stays_in_a_header_only(
+    condition: str, partition: int | None, kept_rows: list[int]
+) -> None:
+    """A row dated years ahead, or in microseconds, could not be dead-lettered: its dead letter had the same timestamp and was
+    rejected for it too, so that the task failed whenever it ran."""
+    timestamps = [time.time_ns() // 1_000_000, 1_924_992_000_000, 1_764_000_000_000_000]
+    rows = columns(value=pa.array(["now", "ahead", "µs"]), timestamp=pa.array(timestamps))
+    letters = dead_letter_columns(rows, condition, "why", partition)
+    assert letters["timestamp"].to_pylist() == [each if row in kept_rows else None for row, each in enumerate(timestamps)]
+    assert [row[-1] for row in headers_of(letters)] == [
+        ("__pykafka_sink.errors.timestamp", str(each).encode()) for each in timestamps
+    ]
 
 
 def test_headers_given_as_a_map_are_kept() -> None:
