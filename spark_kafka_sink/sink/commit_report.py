@@ -99,7 +99,8 @@ def report_commit(
 ) -> CommitSummary:
     """Runs on the driver when every task has succeeded. Logs one line, appends one to the report file, and calls `on_commit`.
 
-    If the report or `on_commit` fails, that is only logged: after an error Spark would write the rows again.
+    If the report or `on_commit` fails, that is only logged: after an error Spark would write the rows again. KeyboardInterrupt is
+    raised.
     """
     if logger.level == logging.NOTSET and stderr_log.is_in_spark_worker():
         logger.setLevel(logging.INFO)  # Spark's process shows warnings only, and users cannot set its level
@@ -115,7 +116,9 @@ def report_commit(
 def _call_on_commit(on_commit: str, summary: CommitSummary) -> None:
     try:
         load_callable("onCommit", on_commit)(summary)
-    except (Exception, SystemExit):
+    except KeyboardInterrupt:
+        raise
+    except BaseException:  # also SystemExit and asyncio.CancelledError
         logger.exception("! onCommit=%s failed; the write succeeds all the same, with %d rows", on_commit, summary.rows)
 
 
@@ -123,7 +126,7 @@ def _append_report(path: str, summary: CommitSummary) -> None:
     line = summary.to_json(time.time_ns() // 1_000_000) + "\n"
     try:
         _append(path, line.encode())
-    except OSError as error:
+    except (OSError, ValueError) as error:  # ValueError: no path can be like this one
         logger.error("! the report of %d rows could not be written to reportPath=%s: %s", summary.rows, path, error)
 
 

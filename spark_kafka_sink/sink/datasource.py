@@ -167,6 +167,8 @@ def _environment_problems(options: SinkOptions) -> list[str]:
 def _report_path_problems(options: SinkOptions) -> list[str]:
     if options.report_path is None:
         return []
+    if "\0" in options.report_path:
+        return [f"reportPath={options.report_path!r} contains NUL, which no path can: name a file"]
     if os.path.exists(options.report_path) and not os.path.isfile(options.report_path):
         kind = "a directory" if os.path.isdir(options.report_path) else "no regular file"
         return [f"reportPath={options.report_path} is {kind} on the driver: name a file"]

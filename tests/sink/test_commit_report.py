@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
 import os
@@ -238,8 +239,12 @@ def test_a_line_that_was_written_in_part_does_not_spoil_the_next_one(
     assert json.loads(line)["rows"] == 11
 
 
-def test_a_report_that_cannot_be_written_does_not_fail_the_write(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    commit_report.report_commit([ONE], str(tmp_path / "missing" / "report"))
+@pytest.mark.parametrize("name", ["missing/report", "a\0b"])
+def test_a_report_that_cannot_be_written_does_not_fail_the_write(
+    name: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """With NUL in the path, open() raises ValueError, and the write failed although its rows were in Kafka."""
+    commit_report.report_commit([ONE], str(tmp_path / name))
     assert "the report of 11 rows could not be written to reportPath=" in caplog.text
 
 
@@ -367,13 +372,34 @@ def leave(summary: CommitSummary) -> None:
     sys.exit(f"{summary.rows} rows are enough")
 
 
-@pytest.mark.parametrize(("name", "message"), [(f"{__name__}.leave", "11 rows are enough"), ("nowhere.f", "no module nowhere")])
+def cancel(summary: CommitSummary) -> None:
+    raise asyncio.CancelledError(f"{summary.rows} rows came too late")
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        (f"{__name__}.leave", "11 rows are enough"),
+        (f"{__name__}.cancel", "11 rows came too late"),
+        ("nowhere.f", "no module nowhere"),
+    ],
+)
 def test_a_function_that_exits_or_is_gone_does_not_fail_the_write_either(
     name: str, message: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """sys.exit() ended Spark's commit process and failed the write, although its rows were in Kafka."""
+    """sys.exit() ended Spark's commit process and failed the write, although its rows were in Kafka. So did the CancelledError
+    of a client in asyncio, which is no Exception either."""
     assert commit_report.report_commit([ONE], None, name).rows == 11
     assert message in caplog.text
+
+
+def interrupt(_: CommitSummary) -> None:
+    raise KeyboardInterrupt
+
+
+def test_an_interrupt_in_the_callers_function_passes() -> None:
+    with pytest.raises(KeyboardInterrupt):
+        commit_report.report_commit([ONE], None, f"{__name__}.interrupt")
 
 
 @pytest.mark.parametrize("name", ["nowhere.at_all", "json.lods", "json.__name__", "print"])

@@ -165,6 +165,12 @@ def test_a_report_path_is_a_file(tmp_path: Path) -> None:
         source(reportPath=str(tmp_path / "fifo")).writer(GOOD, False)
 
 
+def test_a_report_path_contains_no_nul(tmp_path: Path) -> None:
+    """It passed the planning, and the commit ended in ValueError after all rows had been written."""
+    with pytest.raises(ConfigError, match=r"reportPath='.*a\\x00b' contains NUL"):
+        source(reportPath=str(tmp_path / "a\0b")).writer(GOOD, False)
+
+
 def test_on_commit_needs_a_function_that_the_driver_can_import() -> None:
     assert source(onCommit="builtins.print").writer(GOOD, False).plan.options.on_commit == "builtins.print"
     with pytest.raises(ConfigError, match=r"onCommit=nowhere\.f cannot be loaded: there is no module nowhere"):
