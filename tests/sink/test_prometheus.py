@@ -172,6 +172,26 @@ def test_what_a_newer_sink_has_counted_does_not_keep_this_one_from_counting(file
     assert samples(file.read_text())["commits_total", "q1"] == 8
 
 
+def test_a_file_that_is_a_fifo_does_not_block_the_commit(file: Path) -> None:
+    """Reading it waited for a writer for ever, with the lock held, after all rows had been written."""
+    os.mkfifo(file)
+    with pytest.raises(ConfigError, match=r"cannot be written \(it is not a regular file\)"):
+        record(summary(*ORDERS))
+
+
+def test_a_file_keeps_its_mode_and_a_symbolic_link_its_target(file: Path, tmp_path: Path) -> None:
+    """The link became a file, and what it pointed to was never written again. A file for one group could be read by all."""
+    target = tmp_path / "target.prom"
+    target.touch()
+    target.chmod(0o600)
+    file.symlink_to(target)
+    for _ in range(2):
+        record(summary(*ORDERS))
+    assert file.is_symlink()
+    assert samples(target.read_text())["commits_total", "q1"] == 2
+    assert stat.S_IMODE(target.stat().st_mode) == 0o600
+
+
 def test_a_lock_that_is_never_given_back_ends_the_wait(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(text_file, "LOCK_LIMIT_S", 0.05)
     with open(file.parent / ".sink.prom.lock", "a") as lock:

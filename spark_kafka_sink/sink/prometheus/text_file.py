@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import sys
 import threading
 import time
@@ -45,7 +46,7 @@ class TextFile:
     """The totals and gauges, in Prometheus' text format, for all processes of all drivers that name the same file."""
 
     def __init__(self, path: Path) -> None:
-        self.path = path
+        self.path = Path(os.path.realpath(path))  # a symbolic link stays, and its target is replaced
 
     def add(self, summary: CommitSummary) -> None:
         """Add a commit. Waits LOCK_LIMIT_S at most for the lock of the file. Raises ConfigError."""
@@ -60,8 +61,11 @@ class TextFile:
             raise ConfigError(f"{self.path} cannot be written ({error.strerror or error}): {REMEDY}") from error
 
     def read(self) -> SampleValues:
-        """The values in the file; none if there is no file yet. Raises ConfigError for a file that this sink did not write."""
+        """The values in the file; none if there is no file yet. Raises ConfigError for a file that this sink did not write, and
+        OSError for a FIFO, which could block."""
         values: SampleValues = {}
+        if self.path.exists() and not self.path.is_file():
+            raise OSError("it is not a regular file")
         try:
             for family in text_string_to_metric_families(self.path.read_text(encoding="utf-8")):
                 for sample in family.samples:
@@ -80,10 +84,12 @@ class TextFile:
         return values
 
     def _replace(self, text: bytes) -> None:
-        """Replace the file in one step. The temporary one does not end with .prom, so that node_exporter ignores it."""
+        """Replace the file in one step, and keep its mode. The temporary one has no .prom, so node_exporter ignores it."""
         new_file = self.path.with_name(f".{self.path.name}-{uuid.uuid4().hex}")
         try:
             new_file.write_bytes(text)
+            if self.path.exists():
+                shutil.copymode(self.path, new_file)
             os.replace(new_file, self.path)
         except BaseException:
             new_file.unlink(missing_ok=True)
