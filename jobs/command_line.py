@@ -33,8 +33,8 @@ RECORD_TYPES = ("string", "binary", "varchar", "char")  # of keys and values
 def new_parser(name: str, description: str, examples: str) -> argparse.ArgumentParser:
     """A parser with the arguments that all Spark jobs take; --help ends with examples and the exit codes."""
     full_description = f"{description} Run it with python -m from the top of a checkout, or with spark-submit from anywhere."
-    failure = "failed, with one line that says why"
-    parser = new_tool_parser(name, full_description, examples, success="all rows are acknowledged", failure=failure)
+    success, failure = "all rows are acknowledged, skipped or dead-lettered", "failed, with one line that says why"
+    parser = new_tool_parser(name, full_description, examples, success=success, failure=failure)
     add = parser.add_argument_group("input").add_argument
     add("--input", metavar="PATH", help="file or directory; any path that Spark reads, like hdfs:// or s3a://")
     add("--input-format", metavar="NAME", help="csv, json, parquet or any Spark format (default: from the extension of --input)")

@@ -3,7 +3,7 @@
     spark-submit --py-files pykafka_sink.zip,jobs/command_line.py,jobs/spark_job.py jobs/stream_to_kafka.py --input-format rate …
 
 Parses arguments, builds a streaming DataFrame, and calls the sink. Runs until the trigger ends the query, the query fails, or
-Ctrl-C comes. Prints to stderr how many rows are written.
+Ctrl-C comes. Prints to stderr how many rows are processed.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def stream_to_kafka(spark: SparkSession, arguments: argparse.Namespace) -> str:
     if arguments.trigger:
         writer = _with_trigger(writer, arguments.trigger)
     query = writer.start()
-    totals = WrittenRows()
+    totals = ProcessedRows()
     try:
         with spark_job.status_lines(spark, command_line.checked_options(arguments), has_progress=False):
             _follow(query, totals)
@@ -82,8 +82,8 @@ def _with_trigger(writer: DataStreamWriter, trigger: str) -> DataStreamWriter:
         raise UsageError(f"--trigger {trigger}: not available-now, once, or an interval like '10 seconds' ({reason})") from error
 
 
-def _follow(query: StreamingQuery, totals: WrittenRows) -> None:
-    """Wait until the query ends. Print how much is written every STATUS_INTERVAL_S, if there are new rows."""
+def _follow(query: StreamingQuery, totals: ProcessedRows) -> None:
+    """Wait until the query ends. Print how much is processed every STATUS_INTERVAL_S, if there are new rows."""
     printed_rows, printed_s = totals.rows, time.monotonic()
     while not query.awaitTermination(POLL_S):
         totals.add(query.recentProgress)
@@ -93,8 +93,9 @@ def _follow(query: StreamingQuery, totals: WrittenRows) -> None:
     totals.add(query.recentProgress)
 
 
-class WrittenRows:
-    """Counts a query's rows and batches from its progress reports."""
+class ProcessedRows:
+    """Counts a query's rows and batches from its progress reports, in which Spark also counts rows that the sink has skipped or
+    dead-lettered."""
 
     def __init__(self) -> None:
         self.rows = 0
@@ -110,7 +111,7 @@ class WrittenRows:
         self.batches += len(new_rows)
 
     def __str__(self) -> str:
-        return f"{counted(self.rows, 'row')} written in {counted(self.batches, 'batch', 'batches')}"
+        return f"{counted(self.rows, 'row')} processed in {counted(self.batches, 'batch', 'batches')}"
 
 
 def _read_stream(spark: SparkSession, arguments: argparse.Namespace) -> DataFrame:

@@ -271,8 +271,8 @@ def test_help_explains_arguments_and_exit_codes_and_its_examples_parse(module: t
     parser = module.build_parser()
     assert all(action.help for action in parser._actions)
     shown = parser.format_help()
-    means = "0 all rows are acknowledged; 1 failed, with one line that says why; 2 wrong usage or options; 130 Ctrl-C"
-    assert shown.rstrip().endswith(f"exit codes: {means}")
+    means = "0 all rows are acknowledged, skipped or dead-lettered; 1 failed, with one line that says why;"
+    assert shown.rstrip().endswith(f"exit codes: {means} 2 wrong usage or options; 130 Ctrl-C")
     examples = shown.split("examples:\n")[1].split("exit codes:")[0].replace("\\\n", " ").strip().splitlines()
     assert len(examples) >= 2
     for line in examples:

@@ -86,8 +86,8 @@ def test_a_stream_writes_each_file_once_across_restarts(
     said = [stream_to_kafka.stream_to_kafka(spark, parsed)]
     (csv.parent / "b.csv").write_text("id,name\n4,dan\n")
     said += [stream_to_kafka.stream_to_kafka(spark, parsed) for _ in range(2)]
-    written = [line.partition("ended: ")[2] for line in said]
-    assert written == ["3 rows written in 1 batch", "1 row written in 1 batch", "0 rows written in 0 batches"]
+    totals = [line.partition("ended: ")[2] for line in said]
+    assert totals == ["3 rows processed in 1 batch", "1 row processed in 1 batch", "0 rows processed in 0 batches"]
     assert [record.value for record in read_topic(name)] == [b"ann", b"bob", None, b"dan"]
 
 
@@ -132,7 +132,7 @@ def test_a_stream_of_avro_dead_letters_as_json_what_the_schema_does_not_take(
     (letter,) = read_topic(dead_letters)
     assert letter.value == b'{"id": 3, "name": null}'
     assert dict(letter.headers)["__pykafka_sink.errors.field"] == b"value.name"
-    assert "rows written in 1 batch" in said
+    assert "rows processed in 1 batch" in said
 
 
 def test_a_long_write_prints_its_progress(spark: SparkSession, capfd: pytest.CaptureFixture[str]) -> None:
