@@ -135,15 +135,18 @@ def _formats(arguments: argparse.Namespace) -> dict[str, str]:
 
 def _check_types_of_schema(arguments: argparse.Namespace) -> None:
     """Check the type of a key or value that is a column of --schema, before Spark starts."""
+    columns, count = arguments.schema or "", 1
+    while count:  # leaves out comments, and what is nested
+        columns, count = re.subn(r"'[^']*'|<[^<>]*>", "", columns)
     for name, expression in (("key", arguments.key), ("value", arguments.value)):
-        if arguments.schema and _formats(arguments)[name] != AVRO and re.fullmatch(r"\w+", expression or ""):
-            match = re.search(rf"(?:^|,)\s*`?{expression}`?\s*:?\s+(\w+)", arguments.schema, re.IGNORECASE)
+        if _formats(arguments)[name] != AVRO and re.fullmatch(r"\w+", expression or ""):
+            match = re.search(rf"(?:^|,)\s*`?{expression}`?\s*:?\s+(\w+)", columns, re.IGNORECASE)
             if match:
                 _check_type(name, expression, match[1].lower())
 
 
 def _check_type(name: str, expression: str, type_name: str) -> None:
-    if type_name not in RECORD_TYPES:
+    if re.split(r"\W", type_name)[0] not in RECORD_TYPES:  # varchar(10), string collate UTF8_LCASE
         raise UsageError(
             f"--{name} {expression} is of type {type_name}, and a {name} is a string or binary:"
             f" pass --{name} 'cast({expression} AS string)', or another expression."

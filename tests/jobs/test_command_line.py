@@ -67,6 +67,7 @@ def test_a_batch_with_exactly_once_needs_a_number_before_spark_starts(capsys: py
         ("ID", "name STRING, id BIGINT"),
         ("id", "`id` INT"),
         ("id", "x ARRAY<INT>, id : DOUBLE"),
+        ("id", "x MAP<STRING, STRUCT<y: INT, id: STRING>>, id ARRAY<STRING>"),
     ],
 )
 def test_a_key_that_is_a_number_by_the_schema_ends_the_job_before_spark_starts(
@@ -88,6 +89,23 @@ def test_a_key_of_which_the_schema_says_nothing_wrong_is_left_to_spark(key: str)
     )
 
 
+@pytest.mark.parametrize(
+    "schema",
+    [
+        "s STRUCT<x: INT, id: BIGINT>, id STRING",
+        "s MAP<STRING, STRUCT<x: INT, id: BIGINT>>, id STRING",
+        "s INT COMMENT 'the sum, id INT', id STRING",
+        "id VARCHAR(10)",
+        "id STRING COLLATE UTF8_LCASE",
+    ],
+)
+def test_a_key_is_a_top_level_column_of_the_schema(schema: str) -> None:
+    """A field within a struct that had the name of the key was taken for the key, and its type refused."""
+    command_line.check_arguments(
+        _batch("--input", "a.csv", "--topic", "t", "--bootstrap-servers", "b:1", "--schema", schema, "--key", "id")
+    )
+
+
 class TypedFrame:
     """A DataFrame whose expressions have these types."""
 
@@ -104,6 +122,14 @@ def test_a_key_or_value_that_is_no_string_is_an_error_before_anything_is_written
     rows: Any = TypedFrame(**({"key": "string", "value": "binary", "headers": "array<int>"} | {argument: "int"}))
     with pytest.raises(UsageError, match=rf"--{argument} id is of type int, .*pass --{argument} 'cast\(id AS string\)'"):
         command_line.records(rows, arguments)
+
+
+@pytest.mark.parametrize("type_name", ["string collate UTF8_LCASE", "varchar(10)", "char(5)"])
+def test_strings_with_a_collation_or_a_length_are_keys_too(type_name: str) -> None:
+    """They were refused, although Spark and the sink write them."""
+    arguments = _batch("--input", "a.csv", "--key", "id", "--topic", "t", "--bootstrap-servers", "b:1")
+    rows: Any = TypedFrame(key=type_name, value="string")
+    assert command_line.records(rows, arguments) is rows
 
 
 class Selected(TypedFrame):
