@@ -79,16 +79,18 @@ def with_report_path(options: dict[str, str]) -> Iterator[tuple[dict[str, str], 
         name = next((each for each in options if each.lower() == "reportpath"), "reportPath")
         path = options.get(name) or str(Path(directory, "report.jsonl"))
         start = Path(path).stat().st_size if Path(path).exists() else 0
-        yield {**options, name: path}, partial(_last_report, Path(path), start)
+        yield {**options, name: path}, partial(_only_report, Path(path), start)
 
 
-def _last_report(path: Path, start: int) -> Mapping[str, Any] | None:
-    """The last report from byte `start` on. None without a report: the sink has logged why it could not write one."""
+def _only_report(path: Path, start: int) -> Mapping[str, Any] | None:
+    """The report from byte `start` on. None without a report: the sink has logged why it could not write one. None as well if
+    there are several, because other writes have appended to the file meanwhile."""
     try:
         with path.open("rb") as file:
             file.seek(start)
-            report: Mapping[str, Any] = json.loads(file.read().splitlines()[-1])
-    except (OSError, ValueError, IndexError):
+            (line,) = file.read().strip().splitlines()
+        report: Mapping[str, Any] = json.loads(line)
+    except (OSError, ValueError):
         return None
     return report
 

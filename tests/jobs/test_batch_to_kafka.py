@@ -24,6 +24,24 @@ def test_the_rows_are_those_of_the_report_that_this_write_appended(tmp_path: Pat
     assert not own.parent.exists()
 
 
+def test_a_file_that_others_report_to_meanwhile_gives_no_number(tmp_path: Path) -> None:
+    """Jobs that ran at once had one reportPath, and a job printed as its own the rows of the one that had ended last."""
+    path = tmp_path / "report.jsonl"
+    with batch_to_kafka.with_report_path({"reportPath": str(path)}) as (_, read_report), path.open("w") as file:
+        for rows in (1000, 3):
+            print(json.dumps({"rows": rows, "skipped": 0, "dead_lettered": 0}), file=file, flush=True)
+        assert read_report() is None
+
+
+def test_a_report_after_a_line_without_an_end_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "report.jsonl"
+    path.write_text('{"rows": 1')
+    with batch_to_kafka.with_report_path({"reportPath": str(path)}) as (_, read_report):
+        with path.open("a") as file:
+            file.write('\n{"rows": 7}\n')
+        assert read_report() == {"rows": 7}
+
+
 def test_the_job_says_why_a_version_that_is_in_kafka_wrote_nothing() -> None:
     """The job said "wrote 0 rows", and not why."""
     sentences = {
