@@ -19,6 +19,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from spark_kafka_sink.errors import printable
+
 if __package__:
     from jobs import command_line, spark_job
 else:  # spark-submit adds this directory to the path, not its parent
@@ -116,7 +118,7 @@ def reason_not_written(report: Mapping[str, Any] | None) -> str:
     """Why an exactly-once write has not written all of its version; empty if it has."""
     version = (report or {}).get("exactly_once") or {}
     reason = _NOT_WRITTEN.get(version.get("how", ""))
-    return "" if reason is None else f"; number {version['version']} of {version['owner']} {reason}"
+    return "" if reason is None else f"; number {version['version']} of {printable(version['owner'])} {reason}"
 
 
 def main(argv: list[str] | None = None) -> int:

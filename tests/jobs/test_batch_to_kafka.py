@@ -53,3 +53,5 @@ def test_the_job_says_why_a_version_that_is_in_kafka_wrote_nothing() -> None:
     assert "committed now" in sentences["rolled-forward"]
     assert "a higher one" in sentences["superseded"]
     assert batch_to_kafka.reason_not_written(None) == ""
+    two_lines = {"exactly_once": {"owner": "a\nb", "version": 7, "how": "found"}}
+    assert "\n" not in batch_to_kafka.reason_not_written(two_lines)

@@ -137,9 +137,10 @@ def test_abort_without_any_message_ends_what_is_open(broker: FakeBroker, monkeyp
 
 
 def test_a_write_with_the_same_name_and_number_is_found(
-    broker: FakeBroker, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    broker: FakeBroker, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    write_options = {"txnAppId": "job-1", "txnVersion": "5", "reportPath": str(tmp_path / "report")}
+    """Log and report escaped the name, as "job%2D1%2Fa", so that it could not be looked up by txnAppId."""
+    write_options = {"txnAppId": "job-1/a", "txnVersion": "5", "reportPath": str(tmp_path / "report")}
     for _ in range(2):
         writer = batch_writer(broker, **write_options)
         writer.commit([run_task(monkeypatch, writer, ["a"])])
@@ -147,7 +148,8 @@ def test_a_write_with_the_same_name_and_number_is_found(
     lines = [json.loads(line) for line in (tmp_path / "report").read_text().splitlines()]
     assert [line["exactly_once"]["how"] for line in lines] == ["committed", "found"]
     assert [line["rows"] for line in lines] == [1, 0]
-    assert {(line["exactly_once"]["owner"], line["exactly_once"]["version"]) for line in lines} == {("job%2D1", 5)}
+    assert {(line["exactly_once"]["owner"], line["exactly_once"]["version"]) for line in lines} == {("job-1/a", 5)}
+    assert "version 5 of job-1/a: " in caplog.text
     assert [each.exactly_once.how for each in SUMMARIES if each.exactly_once] == ["committed", "found"]
 
 
