@@ -21,6 +21,7 @@ from pyspark.sql.types import (
     StructType,
     TimestampType,
     VarcharType,
+    YearMonthIntervalType,
 )
 
 from spark_kafka_sink.config.format_options import AVRO
@@ -129,6 +130,11 @@ def find_columns(schema: StructType, options: SinkOptions, *, is_topic_refused: 
             problems.append(attribute.problem(schema.fields[position].dataType))
         elif position is None and attribute.name in requirements:
             problems.append(_missing_problem(attribute.name, requirements[attribute.name], schema.names))
+    positions = [getattr(mapping, attribute.name) for attribute in ATTRIBUTES]
+    for position, field in enumerate(schema.fields):
+        if isinstance(field.dataType, YearMonthIntervalType) and position not in positions:  # Spark passes on all columns
+            words = f"column {field.name} has the type {field.dataType.simpleString()}, which pyarrow cannot read"
+            problems.append(f"{words}. Select cast(`{field.name}` AS string) AS `{field.name}`, or drop the column")
     return mapping, problems
 
 

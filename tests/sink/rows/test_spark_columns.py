@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from pyspark.sql.types import DataType, StringType, StructField, StructType, VarcharType
+from pyspark.sql.types import ArrayType, DataType, StringType, StructField, StructType, VarcharType, YearMonthIntervalType
 
 from spark_kafka_sink.config.sink_options import SinkOptions
 from spark_kafka_sink.records.row_mapping import RowMapping
@@ -44,6 +44,17 @@ def test_names_are_matched_exactly_and_unknown_columns_ignored() -> None:
     mapping, problems = check({"Key": "int", "KEY": "int", "value": "string", "offset": "bigint", "timestamp": "int"}, topic="t")
     assert problems == []
     assert (mapping.key, mapping.timestamp) == (None, None)
+
+
+def test_an_ignored_column_must_not_be_a_year_month_interval() -> None:
+    """Spark passes all columns to the task, and it ended in KeyError: 21 where pyarrow read such a one."""
+    interval = YearMonthIntervalType()
+    fields = {"value": StringType(), "age": interval, "ages": ArrayType(interval), "topic": interval, "key": interval}
+    options = SinkOptions.read({"kafka.bootstrap.servers": "a:1", "topic": "t"}, [])
+    _, problems = find_columns(StructType([StructField(name, kind) for name, kind in fields.items()]), options)
+    assert [each.partition(" has ")[0] for each in problems[1:]] == ["column age", "column topic"]
+    assert problems[0].startswith("key attribute unsupported type interval year to month.")
+    assert problems[1].endswith("Select cast(`age` AS string) AS `age`, or drop the column")
 
 
 def test_the_first_of_two_equal_names_counts() -> None:
