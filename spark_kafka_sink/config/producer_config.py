@@ -152,7 +152,7 @@ class ProducerConfig(SecurityConfig):
 
     # METADATA
     metadata_max_age_ms: int = option("metadata.max.age.ms", LONG, default=300_000, at_least=0,
-        doc="Metadata older than this is refreshed.")
+        doc="Metadata older than this, and than 100 ms, is refreshed.")
     metadata_max_idle_ms: int = option("metadata.max.idle.ms", LONG, default=300_000, at_least=5000,
         doc="The metadata of a topic that gets no records for this long is dropped.")
     metadata_recovery_strategy: str = option(

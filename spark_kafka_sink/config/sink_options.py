@@ -294,7 +294,7 @@ def _remove_options_against_transactions(producer_options: dict[str, object]) ->
 
 
 def _is_number_outside(value: str, minimum: int, maximum: int) -> bool:
-    return value.isascii() and value.isdecimal() and not minimum <= int(value) <= maximum
+    return re.fullmatch("[0-9]{1,99}", value) is not None and not minimum <= int(value) <= maximum
 
 
 # (key, what its value must be, whether a value is allowed; read_all reports what is no value of the option at all)

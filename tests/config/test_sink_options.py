@@ -224,6 +224,7 @@ def test_exactly_once_takes_a_prefix_and_a_topic() -> None:
         ({"kafka__acks": "1"}, "needs kafka.acks=all"),
         ({"kafka__enable__idempotence": "false"}, "needs kafka.enable.idempotence=true"),
         ({"kafka__retries": "0"}, "needs kafka.retries of at least 1, but kafka.retries=0; remove one of the two"),
+        ({"kafka__retries": "9" * 5000}, "Not a number of type INT"),  # more digits than Python reads
         ({"kafka__max__in__flight__requests__per__connection": "9"}, "of at most 5, but kafka.max.in.flight"),
         ({"onNonDeterministicReplay": "skip"}, "fail, keepFirst"),
     ],
