@@ -39,6 +39,8 @@ from spark_kafka_sink.errors import ConfigError
 
 BATCHES_PER_REQUEST = 8
 REQUESTS_IN_MEMORY = 8
+# A smaller metadata.max.age.ms counts as this: an update could always be due, and no node takes requests while one is due.
+MIN_METADATA_AGE_MS = 100
 MAX_REQUEST_BYTES = 32 * 1024 * 1024  # where max.request.size is not set; brokers reject more than 100 MiB by default
 
 _ADDRESS = re.compile(r"(?:[\w.%-]*://)?(?:\[(?P<ipv6>[0-9a-zA-Z:.%]+)\]|(?P<host>[\w.%-]+)):(?P<port>[0-9]{1,99})", re.ASCII)
@@ -152,7 +154,7 @@ class ProducerConfig(SecurityConfig):
 
     # METADATA
     metadata_max_age_ms: int = option("metadata.max.age.ms", LONG, default=300_000, at_least=0,
-        doc="Metadata older than this, and than 100 ms, is refreshed.")
+        doc=f"Metadata older than this, and than {MIN_METADATA_AGE_MS} ms, is refreshed.")
     metadata_max_idle_ms: int = option("metadata.max.idle.ms", LONG, default=300_000, at_least=5000,
         doc="The metadata of a topic that gets no records for this long is dropped.")
     metadata_recovery_strategy: str = option(

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import NamedTuple
-from urllib.parse import quote
+from urllib.parse import quote, unquote
 
 FIELDS_AFTER_PREFIX = 3
 _MAX_DIGITS = 19  # of the longest partition or attempt that is read
@@ -35,6 +35,11 @@ class AttemptId(NamedTuple):
 def escape_name(name: str) -> str:
     """The name with %XX for all but ASCII letters, digits, `_`, `.` and `~`: no dashes. Different names stay different."""
     return quote(name, safe="").replace("-", "%2D")
+
+
+def unescape_name(escaped_name: str) -> str:
+    """The name that `escape_name` has escaped, as users know it. The owner of unnamed writes is no such name, and stays."""
+    return unquote(escaped_name)
 
 
 @dataclass(frozen=True, slots=True)

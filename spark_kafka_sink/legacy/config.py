@@ -28,7 +28,7 @@ from spark_kafka_sink.config.option import (
     options_of,
     read_all,
 )
-from spark_kafka_sink.config.producer_config import PRODUCER_KEYS, ProducerConfig, parse_addresses
+from spark_kafka_sink.config.producer_config import MIN_METADATA_AGE_MS, PRODUCER_KEYS, ProducerConfig, parse_addresses
 from spark_kafka_sink.errors import ConfigError
 from spark_kafka_sink.legacy.partitioner import LegacyPartitioner, default_partition, find_legacy_partitioner
 from spark_kafka_sink.producer.serializers import BUILT_IN, Serializer, find_serializer
@@ -37,7 +37,6 @@ logger = logging.getLogger(__name__)
 
 LEGACY_BATCH_BYTES = 1_048_576  # twice MAX_PORTION_BYTES of event_handler.py: with any codec a portion is one batch
 LEGACY_BUFFER_BYTES = 33_554_432
-_MIN_REFRESH_MS = 100  # metadata is not requested more often, even where the old client would have done so
 _CODECS = ("none", "gzip", "snappy", "lz4")  # the index is the codec's number
 _CLIENT_ID = re.compile(r"[a-zA-Z0-9._-]*")
 
@@ -156,7 +155,7 @@ _NO_EFFECT = {"compressed.topics": "compression.codec applies to all topics"}
 def _producer_options(values: Mapping[str, Any]) -> dict[str, object]:
     """The options of KafkaProducer. KafkaProducer does not retry: EventHandler retries by the old rules."""
     refresh_ms = values["topic_metadata_refresh_interval_ms"]
-    backoff_ms = min(max(values["retry_backoff_ms"], 10), _MIN_REFRESH_MS)  # so that new metadata arrives during the wait
+    backoff_ms = min(max(values["retry_backoff_ms"], 10), MIN_METADATA_AGE_MS)  # so that new metadata arrives during the wait
     return {
         "bootstrap.servers": values["metadata_broker_list"] or "localhost:9092",  # a missing one is reported already
         "acks": values["request_required_acks"],
@@ -166,7 +165,7 @@ def _producer_options(values: Mapping[str, Any]) -> dict[str, object]:
         "request.timeout.ms": values["request_timeout_ms"],
         "delivery.timeout.ms": values["request_timeout_ms"],
         "max.block.ms": values["request_timeout_ms"],
-        "metadata.max.age.ms": LONG_MAX if refresh_ms < 0 else max(refresh_ms, _MIN_REFRESH_MS),
+        "metadata.max.age.ms": LONG_MAX if refresh_ms < 0 else max(refresh_ms, MIN_METADATA_AGE_MS),
         "retry.backoff.ms": backoff_ms,
         "retry.backoff.max.ms": backoff_ms,
         "retries": 0,

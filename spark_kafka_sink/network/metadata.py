@@ -14,9 +14,10 @@ import threading
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
 from random import Random
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from spark_kafka_sink.clock import LONG_AGO_MS, Clock
+from spark_kafka_sink.config.producer_config import MIN_METADATA_AGE_MS, ProducerConfig
 from spark_kafka_sink.errors import KafkaError, KafkaTimeoutError, NetworkError, closed_error, fresh_copy, printable
 from spark_kafka_sink.interrupts import Waiters
 from spark_kafka_sink.network.backoff import ExponentialBackoff
@@ -33,12 +34,7 @@ from spark_kafka_sink.protocol.permissions import to_grant
 from spark_kafka_sink.protocol.primitives import ZERO_UUID
 from spark_kafka_sink.protocol.topic_partition import TopicPartition
 
-if TYPE_CHECKING:
-    from spark_kafka_sink.config.producer_config import ProducerConfig
-
 logger = logging.getLogger(__name__)
-
-MIN_AGE_MS = 100  # else an update could always be due, and no node takes requests while one is due
 
 _REJECTION_ERRORS = (Errors.INVALID_TOPIC_EXCEPTION, Errors.TOPIC_AUTHORIZATION_FAILED)
 _MAX_QUOTED_BROKERS = 10  # that could not be reached, in one message
@@ -72,7 +68,7 @@ class Metadata:
     def __init__(self, config: ProducerConfig, clock: Clock, *, random: Random | None = None) -> None:
         self._clock = clock
         self._backoff = ExponentialBackoff(config.retry_backoff_ms, config.retry_backoff_max_ms, random or Random())
-        self._max_age_ms = max(config.metadata_max_age_ms, MIN_AGE_MS)
+        self._max_age_ms = max(config.metadata_max_age_ms, MIN_METADATA_AGE_MS)
         self._max_idle_ms = config.metadata_max_idle_ms
 
         self._lock = threading.RLock()  # guards all below

@@ -88,10 +88,9 @@ class ColumnSender:
             raise
 
         delivery_callback = delivery.expect(columns.row_count)
-        slice_count = 0
+        slices_left = iter(slices)
         try:
-            for rows, cluster in slices:
-                slice_count += 1
+            for rows, cluster in slices_left:
                 hand_over.begin()
                 try:
                     callback = delivery_callback if call is None else call.make_callback(rows, columns, delivery_callback)
@@ -100,7 +99,7 @@ class ColumnSender:
                     raise
                 self.accumulator.append(rows, cluster, callback, hand_over)
         except CLEANED_UP_ERRORS:
-            for rows, _ in slices[slice_count:]:
+            for rows, _ in slices_left:
                 self.metrics.records_failed(rows.topic, len(rows.positions))
             raise
 

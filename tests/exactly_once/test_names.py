@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spark_kafka_sink.exactly_once.names import AttemptId, PrefixNames, escape_name
+from spark_kafka_sink.exactly_once.names import AttemptId, PrefixNames, escape_name, unescape_name
 
 NUMBERS = st.integers(0, 2**63 - 1)
 
@@ -16,6 +16,7 @@ def test_a_transactional_id_is_read_back_whatever_its_parts_are(prefix: str, own
     task = AttemptId(escape_name(owner), partition, attempt)
     names = PrefixNames(prefix)
     assert names.parse(names.transactional_id(task)) == task
+    assert unescape_name(task.owner) == owner
     assert PrefixNames(f"{prefix}-2").parse(names.transactional_id(task)) is None
 
 

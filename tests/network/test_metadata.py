@@ -11,9 +11,10 @@ from uuid import UUID
 import pytest
 
 from spark_kafka_sink.clock import Waitable
+from spark_kafka_sink.config.producer_config import MIN_METADATA_AGE_MS
 from spark_kafka_sink.errors import AuthenticationError, KafkaError, KafkaTimeoutError, ProducerClosedError
 from spark_kafka_sink.network.cluster import Node
-from spark_kafka_sink.network.metadata import MIN_AGE_MS, LeaderAndEpoch, Metadata
+from spark_kafka_sink.network.metadata import LeaderAndEpoch, Metadata
 from spark_kafka_sink.protocol.error_codes import Errors
 from spark_kafka_sink.protocol.messages.metadata import MetadataResponsePartition, MetadataResponseTopic
 from spark_kafka_sink.protocol.primitives import ZERO_UUID
@@ -604,4 +605,4 @@ def test_an_answer_leaves_time_for_requests_even_without_age_and_back_off(clock:
     meta = Metadata(network_config(retry_backoff_ms=0, retry_backoff_max_ms=0, metadata_max_age_ms=0), clock)
     meta.add_topic("orders", clock.now_ms())
     meta.update(metadata(topic("orders", [0])), clock.now_ms())
-    assert meta.time_to_next_update_ms(clock.now_ms()) == MIN_AGE_MS
+    assert meta.time_to_next_update_ms(clock.now_ms()) == MIN_METADATA_AGE_MS

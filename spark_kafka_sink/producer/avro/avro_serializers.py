@@ -259,5 +259,5 @@ def _as_array(rows: Sequence[object], type: pa.DataType) -> tuple[pa.Array, dict
 
 def _without_value(error: Exception) -> str:
     """What the error says of types. It may quote the value, which no log line contains."""
-    match = re.search(r" with type ([\w.]+): tried to convert to (\w+)", str(error))
+    match = re.search(r".* with type ([\w.]+): tried to convert to (\w+)", str(error), re.DOTALL)  # the last: a value precedes it
     return f"{match[1]} cannot be converted to {match[2]}" if match else f"it does not fit the schema ({type(error).__name__})"

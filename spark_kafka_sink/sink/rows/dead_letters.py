@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from spark_kafka_sink.producer.producer import KafkaProducer
 
 HEADER_PREFIX = "__pykafka_sink.errors."
-INVALID = (Errors.INVALID_RECORD.condition, Errors.INVALID_TIMESTAMP.condition)  # several timestamps are an invalid record, too
+_REJECTED_AS_INVALID = (Errors.INVALID_RECORD.condition, Errors.INVALID_TIMESTAMP.condition)  # or several timestamps
 MAX_AHEAD_MS = 3_600_000  # the default of topics for timestamps in the future (message.timestamp.after.max.ms)
 MAX_ROW_BYTES = 100_000_000  # the brokers' default limit for a request is 104,857,600 (socket.request.max.bytes)
 
@@ -154,7 +154,7 @@ def dead_letter_columns(
     timestamp = columns["timestamp"]
     if timestamp is not None:
         details["timestamp"] = timestamp.cast(pa.string()).cast(pa.binary())
-        is_rejected = partition is not None and condition in INVALID
+        is_rejected = partition is not None and condition in _REJECTED_AS_INVALID
         latest_ms = -1 if is_rejected else time.time_ns() // 1_000_000 + MAX_AHEAD_MS
         is_kept = pc.and_(pc.greater_equal(timestamp, 0), pc.less_equal(timestamp, latest_ms))
         timestamp = pc.if_else(is_kept, timestamp, pa.scalar(None, pa.int64()))

@@ -10,14 +10,13 @@ import argparse
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Sequence
 from typing import ClassVar
-from urllib.parse import unquote
 
 from spark_kafka_sink.admin.transaction_client import TransactionClient
 from spark_kafka_sink.errors import KafkaError, printable
 from spark_kafka_sink.exactly_once.decisions import carry_out_decision, decisions_of
 from spark_kafka_sink.exactly_once.fencing import fence_all
 from spark_kafka_sink.exactly_once.ledger import Ledger
-from spark_kafka_sink.exactly_once.names import AttemptId, PrefixNames
+from spark_kafka_sink.exactly_once.names import AttemptId, PrefixNames, unescape_name
 from spark_kafka_sink.exactly_once.writes import CommitFailedError
 from spark_kafka_sink.tools import exit_codes
 from spark_kafka_sink.tools.transactions import output
@@ -179,7 +178,7 @@ class CommitDecided(_Change):
         return all(successes)
 
     def _carry_out_decision(self, ledger: Ledger) -> bool:
-        name = printable(unquote(ledger.owner))
+        name = printable(unescape_name(ledger.owner))
         try:
             decision = carry_out_decision(ledger)
         except CommitFailedError as error:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
-from urllib.parse import unquote
 
 from spark_kafka_sink.admin.transaction_client import TransactionClient
 from spark_kafka_sink.admin.transaction_operations import TransactionDescription, TransactionState
@@ -16,7 +15,7 @@ from spark_kafka_sink.errors import AuthorizationError, KafkaError, ResponseTooL
 from spark_kafka_sink.exactly_once.decisions import decisions_of
 from spark_kafka_sink.exactly_once.fencing import COMPLETE, UNFINISHED
 from spark_kafka_sink.exactly_once.ledger_records import Decision, DecisionState, LedgerError
-from spark_kafka_sink.exactly_once.names import FIELDS_AFTER_PREFIX, AttemptId, PrefixNames
+from spark_kafka_sink.exactly_once.names import FIELDS_AFTER_PREFIX, AttemptId, PrefixNames, unescape_name
 from spark_kafka_sink.protocol.producer_identity import ProducerIdentity
 from spark_kafka_sink.protocol.topic_partition import TopicPartition
 
@@ -50,7 +49,7 @@ class SurveyedTransaction:
 
     @property
     def owner(self) -> str:
-        return unquote(self.attempt_id.owner)
+        return unescape_name(self.attempt_id.owner)
 
     @property
     def is_decided(self) -> bool:
