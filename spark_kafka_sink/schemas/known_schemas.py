@@ -19,12 +19,13 @@ from spark_kafka_sink.config.registry_config import RegistryConfig
 from spark_kafka_sink.network.sasl.tokens import RetriableTokenError
 from spark_kafka_sink.schemas.registry import RegisteredSchema, SchemaRegistry
 from spark_kafka_sink.schemas.registry_errors import UNREACHABLE, RegistryError
+from spark_kafka_sink.schemas.subjects import context_of
 
 logger = logging.getLogger(__name__)
 
 MAX_ANSWERS = 10_000
 
-_CacheKey = tuple[str, str, int | str]  # what is asked, the subject, and its version, id or text
+_CacheKey = tuple[str, str, int | str]  # what is asked, the subject or the context of an id, and the version, id or text
 
 
 class _CachedAnswer(NamedTuple):
@@ -71,8 +72,8 @@ class KnownSchemas:
     def version(self, subject: str, number: int) -> RegisteredSchema:
         return self._ask(("version", subject, number), lambda: self._registry.version(subject, number))
 
-    def by_id(self, schema_id: int) -> RegisteredSchema:
-        return self._ask(("id", "", schema_id), lambda: self._registry.by_id(schema_id))
+    def by_id(self, schema_id: int, subject: str = "") -> RegisteredSchema:
+        return self._ask(("id", context_of(subject), schema_id), lambda: self._registry.by_id(schema_id, subject))
 
     def latest(self, subject: str) -> RegisteredSchema:
         """The latest version; at most latest.cache.ttl.sec old, or of any age if that is -1 or the registry cannot be reached."""

@@ -28,6 +28,7 @@ from spark_kafka_sink.schemas.registry_errors import (
     WRITE_RULE,
     RegistryError,
 )
+from spark_kafka_sink.schemas.subjects import context_of, in_context_of
 
 AVRO_TYPE = "AVRO"
 MAX_REFERENCES = 200
@@ -113,11 +114,14 @@ class SchemaRegistry:
         request = RegistryRequest(action, "GET", ("subjects", subject, "versions", version))
         return self._read_schema(self._ask(request), subject, action)
 
-    def by_id(self, schema_id: int) -> RegisteredSchema:
-        """The schema with this id, of any subject."""
-        action = f"get schema {schema_id}"
-        body = self._ask(RegistryRequest(action, "GET", ("schemas", "ids", str(schema_id))))
-        return self._read_schema({**body, "id": schema_id, "version": None}, subject=None, action=action)
+    def by_id(self, schema_id: int, subject: str = "") -> RegisteredSchema:
+        """The schema with this id, of any subject in the context of `subject`."""
+        context = context_of(subject)
+        action = f"get schema {schema_id}" + (f" in context {printable(context)}" if context else "")
+        query = {"subject": context} if context else {}  # with a whole subject, the schema would have to be that one's
+        body = self._ask(RegistryRequest(action, "GET", ("schemas", "ids", str(schema_id)), query))
+        schema = self._read_schema({**body, "id": schema_id, "version": None, "subject": None}, context, action)
+        return schema._replace(subject=None)
 
     def lookup(self, subject: str, text: str) -> RegisteredSchema | None:
         """The registered schema that is equal to `text`; None if the subject lacks it, or does not exist."""
@@ -272,25 +276,27 @@ class SchemaRegistry:
             raise _answer_error(request.action, f"a JSON object is expected, not {type(body).__name__}")
         return body
 
-    def _read_schema(self, body: Mapping[str, Any], subject: str | None, action: str) -> RegisteredSchema:
+    def _read_schema(self, body: Mapping[str, Any], wanted_subject: str, action: str) -> RegisteredSchema:
         text, schema_type = body.get("schema"), body.get("schemaType") or AVRO_TYPE
         if not isinstance(text, str) or not isinstance(schema_type, str) or not _is_unicode(text):
             raise _answer_error(action, "there is no schema in it")
+        subject = _parse_subject(body.get("subject"), wanted_subject)
         return RegisteredSchema(
             _parse_schema_id(body.get("id"), action),
             _parse_version(body.get("version")),
             subject,
             schema_type,
             text,
-            self._reference_texts(body.get("references"), action) if schema_type == AVRO_TYPE else {},
+            self._reference_texts(body.get("references"), subject, action) if schema_type == AVRO_TYPE else {},
             _parse_write_rules(body.get("ruleSet")),
         )
 
-    def _reference_texts(self, references: object, action: str) -> dict[str, str]:
+    def _reference_texts(self, references: object, referring_subject: str, action: str) -> dict[str, str]:
         """The texts of all schemas that are referred to, directly or not. Each version of a subject is asked for once."""
         texts: dict[str, str] = {}
         deadline_ms = self._client.deadline_ms()
-        open_references, asked_versions = _read_references(references, action), set[tuple[str, int]]()
+        open_references = _read_references(references, referring_subject, action)
+        asked_versions = set[tuple[str, int]]()
         while open_references:
             name, subject, version = open_references.pop()
             if (subject, version) in asked_versions:
@@ -307,7 +313,7 @@ class SchemaRegistry:
             texts[name] = body["schema"]
             if sum(map(len, texts.values())) > MAX_REFERENCED_CHARACTERS:
                 raise _answer_error(action, f"it refers to schemas of more than {MAX_REFERENCED_CHARACTERS:,} characters")
-            open_references += _read_references(body.get("references"), action)
+            open_references += _read_references(body.get("references"), subject, action)
         return texts
 
 
@@ -315,7 +321,8 @@ def _is_unicode(text: str) -> bool:
     return not any("\ud800" <= character <= "\udfff" for character in text)
 
 
-def _read_references(references: object, action: str) -> list[tuple[str, str, int]]:
+def _read_references(references: object, referring_subject: str, action: str) -> list[tuple[str, str, int]]:
+    """The name, subject and version of each reference, with the subject's context."""
     if not isinstance(references, list):
         return []
     if len(references) > MAX_REFERENCES:
@@ -323,7 +330,7 @@ def _read_references(references: object, action: str) -> list[tuple[str, str, in
     with suppress(TypeError, KeyError, ValueError, OverflowError):
         triples = [(str(each["name"]), str(each["subject"]), int(each["version"])) for each in references]
         if all(_is_unicode(name + subject) for name, subject, _ in triples):
-            return triples
+            return [(name, in_context_of(referring_subject, subject), version) for name, subject, version in triples]
     raise _answer_error(action, "its references cannot be read")
 
 
@@ -345,6 +352,13 @@ def _rule_in_words(rule: object) -> str:
     if not isinstance(rule, dict):
         return "a rule that cannot be read"
     return f"{rule.get('name')} ({rule.get('kind')}, {rule.get('type')})"
+
+
+def _parse_subject(value: object, wanted_subject: str) -> str:
+    """The subject of the answer, if it is the one that was asked for, in a context: a registry looks for a subject without a
+    context in all of them."""
+    is_with_context = isinstance(value, str) and context_of(value) + wanted_subject == value
+    return str(value) if is_with_context else wanted_subject
 
 
 def _parse_mode(body: Mapping[str, Any]) -> str:

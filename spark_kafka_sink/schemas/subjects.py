@@ -1,9 +1,17 @@
-"""The subject under which the schema of a key or a value is registered: Confluent's three strategies."""
+"""The subject under which the schema of a key or a value is registered: Confluent's three strategies, and contexts.
+
+A context has subjects and ids of its own. A subject names it in front, as `:.staging:orders-value`; without one, it is in the
+default context.
+"""
 
 from __future__ import annotations
 
+import re
+
 from spark_kafka_sink.config.registry_config import RECORD_NAME, TOPIC_NAME, RegistryConfig
 from spark_kafka_sink.errors import ConfigError
+
+_CONTEXT = re.compile(r":(\.[^:]{0,255}):")
 
 
 def needs_record_name(config: RegistryConfig, part: str) -> bool:
@@ -37,6 +45,17 @@ def subject_for(config: RegistryConfig, part: str, topic: str | None, record_nam
             f" set {part}Subject, or use {TOPIC_NAME}"
         )
     return record_name if strategy == RECORD_NAME else f"{topic}-{record_name}"
+
+
+def context_of(subject: str) -> str:
+    """The context that a subject names, as `:.staging:`; empty for the default context."""
+    match = _CONTEXT.match(subject)
+    return "" if match is None or match[1] == "." else match[0]
+
+
+def in_context_of(parent: str, subject: str) -> str:
+    """The subject that a schema of the subject `parent` refers to: it is in the same context, unless it names one."""
+    return subject if _CONTEXT.match(subject) else context_of(parent) + subject
 
 
 def _strategy(config: RegistryConfig, part: str) -> str:

@@ -33,7 +33,7 @@ class SchemaSource(Protocol):
 
     def latest(self, subject: str) -> RegisteredSchema: ...
     def version(self, subject: str, number: int) -> RegisteredSchema: ...
-    def by_id(self, schema_id: int) -> RegisteredSchema: ...
+    def by_id(self, schema_id: int, subject: str = "") -> RegisteredSchema: ...
     def lookup(self, subject: str, text: str) -> RegisteredSchema | None: ...
     def require_compatible(self, subject: str, text: str) -> None: ...
     def find_or_register(self, subject: str, text: str, schema_key: str) -> RegisteredSchema: ...
@@ -98,7 +98,7 @@ class WantedSchema:
         reference = self.options.schema
         assert reference is not None
         if reference.kind == ID:
-            return registry.by_id(reference.number)
+            return registry.by_id(reference.number, subject)
         return registry.latest(subject) if reference.kind == LATEST else registry.version(subject, reference.number)
 
     def register(self, registry: SchemaSource, topic: str | None) -> PartEncoder:
@@ -123,12 +123,13 @@ class WantedSchema:
         return self.register(registry, topic) if encoder is None else encoder
 
     def encoder_of_id(self, registry: SchemaSource, schema_id: int, subject: str) -> PartEncoder:
-        """The encoder with the schema that an earlier run has used, whatever the subject's versions are by now.
+        """The encoder with the schema that an earlier run has used, whatever the subject's versions are by now. `schema_id` is
+        one of the subject's context.
 
         Raises:
             SchemaError: the column does not fit that schema.
         """
-        return self._encoder_of(registry.by_id(schema_id), subject)
+        return self._encoder_of(registry.by_id(schema_id, subject), subject)
 
     # FROM AN ANSWER TO AN ENCODER
 
@@ -165,7 +166,7 @@ class WantedSchema:
 
     def _part_encoder(self, schema: RegisteredSchema, subject: str, encoder: AvroEncoder | None) -> PartEncoder:
         message = (self.options.message or FIRST_MESSAGE) if schema.schema_type == _PROTOBUF_TYPE else None
-        use = SchemaUse(self.part, subject, schema.id, schema.version)
+        use = SchemaUse(self.part, schema.subject or subject, schema.id, schema.version)
         return PartEncoder(self.type, use, confluent_prefix(schema.id, message), encoder)
 
 

@@ -1,4 +1,5 @@
-"""A schema registry in this process, over HTTP, with Confluent's answers. test_registry_contract.py holds it to real ones.
+"""A schema registry in this process, over HTTP, with Confluent's answers. test_registry_contract.py holds it to real ones, but
+not its contexts, which those lack: each has ids of its own, and a subject without a context is looked for in all of them.
 
     with FakeRegistry() as registry:
         registry.register("orders-value", text)          # as another client would
@@ -81,7 +82,7 @@ class FakeRegistry:
         self.headers: list[dict[str, str]] = []
         self._lock = threading.Lock()
         self._subjects: dict[str, Subject] = {}
-        self._ids: dict[str, int] = {}  # by the canonical text
+        self._ids: dict[str, dict[str, int]] = {}  # by the context, then by the canonical text
         self._faults: list[Fault] = []
         self._connections: list[socket.socket] = []
         self._server = ThreadingHTTPServer(("127.0.0.1", port), self._handler())
@@ -220,19 +221,22 @@ class FakeRegistry:
             ("PUT", "/config/([^/]+)", self._put_config),
         )
 
-    def _subject(self, name: str) -> Subject:
+    def _subject(self, name: str) -> tuple[str, Subject]:
+        """The subject, with the context in which it is."""
         if name in self.forbidden:
             raise Refusal(403, 40301, f"User is denied operation on Subject: {name}")
-        subject = self._subjects.get(name)
-        if subject is None or not subject.versions:
-            raise Refusal(404, 40401, f"Subject '{name}' not found.")
-        return subject
+        names = [name] if context_of(name) else [name, *(context + name for context in self._ids)]
+        for each in names:
+            subject = self._subjects.get(each)
+            if subject is not None and subject.versions:
+                return each, subject
+        raise Refusal(404, 40401, f"Subject '{name}' not found.")
 
     def _versions(self, name: str, **_: Any) -> list[int]:
-        return [number for number, version in enumerate(self._subject(name).versions, 1) if not version.is_deleted]
+        return [number for number, version in enumerate(self._subject(name)[1].versions, 1) if not version.is_deleted]
 
     def _version(self, name: str, number: str, **_: Any) -> dict[str, Any]:
-        subject = self._subject(name)
+        name, subject = self._subject(name)
         if number != "latest" and not number.isdecimal():
             raise Refusal(422, 42202, f"The specified version '{number}' is not a valid version id.")
         version_number = len(subject.versions) if number == "latest" else int(number)
@@ -244,29 +248,33 @@ class FakeRegistry:
         version = self._subjects[name].versions[number - 1]
         return {"subject": name, "version": number, "id": version.id, **version.body}
 
-    def _by_id(self, schema_id: str, **_: Any) -> dict[str, Any]:
-        for subject in self._subjects.values():
+    def _by_id(self, schema_id: str, query: dict[str, str], **_: Any) -> dict[str, Any]:
+        """Looks into one context. If the query names a whole subject, the schema must be of that subject."""
+        wanted_name = query.get("subject", "")
+        is_context = wanted_name == context_of(wanted_name)
+        for name, subject in self._subjects.items():
+            is_wanted = wanted_name == (context_of(name) if is_context else name)
             for version in subject.versions:
-                if version.id == int(schema_id):
+                if is_wanted and version.id == int(schema_id):
                     return dict(version.body)
         raise Refusal(404, 40403, f"Schema {schema_id} not found")
 
     def _look_up(self, name: str, body: dict[str, Any], **_: Any) -> dict[str, Any]:
-        subject, canonical = self._subject(name), self._canonical(body)
+        (name, subject), canonical = self._subject(name), self._canonical(name, body)
         for number, version in enumerate(subject.versions, 1):
-            if self._canonical(version.body) == canonical:
+            if self._canonical(name, version.body) == canonical:
                 return self._described(name, number)
         raise Refusal(404, 40403, "Schema not found")
 
     def _register(self, name: str, body: dict[str, Any]) -> dict[str, Any]:
-        canonical = self._canonical(body)
+        canonical = self._canonical(name, body)
         if name in self.forbidden:
             raise Refusal(403, 40301, f"User is denied operation Write on Subject: {name}")
         subject = self._subjects.setdefault(name, Subject())
         if subject.mode != "READWRITE":
             raise Refusal(422, 42205, f"Subject {name} is in read-only mode")
         for number, version in enumerate(subject.versions, 1):
-            if self._canonical(version.body) == canonical:
+            if self._canonical(name, version.body) == canonical:
                 return self._described(name, number)
         wrong = self._violations(name, body)
         if wrong:
@@ -274,11 +282,12 @@ class FakeRegistry:
                 409, 409, f"Schema being registered is incompatible with an earlier schema for subject {name!r}: {wrong}"
             )
         stored_body = {key: body[key] for key in ("schema", "schemaType", "references", "ruleSet") if body.get(key)}
-        subject.versions.append(Version(self._ids.setdefault(canonical, len(self._ids) + 1), stored_body))
+        ids = self._ids.setdefault(context_of(name), {})
+        subject.versions.append(Version(ids.setdefault(canonical, len(ids) + 1), stored_body))
         return {"id": subject.versions[-1].id}
 
     def _check_compatibility(self, name: str, body: dict[str, Any], query: dict[str, str]) -> dict[str, Any]:
-        self._canonical(body)
+        self._canonical(name, body)
         if name in self.forbidden:
             raise Refusal(403, 40301, f"User is denied operation on Subject: {name}")
         wrong = self._violations(name, body)
@@ -290,8 +299,8 @@ class FakeRegistry:
             return []
         return violations(
             subject.compatibility or self.compatibility,
-            self._parsed(body),
-            [self._parsed(each.body) for each in subject.versions],
+            self._parsed(name, body),
+            [self._parsed(name, each.body) for each in subject.versions],
         )
 
     def _config(self, name: str, query: dict[str, str], **_: Any) -> dict[str, Any]:
@@ -304,25 +313,33 @@ class FakeRegistry:
         self._subjects.setdefault(name, Subject()).compatibility = body["compatibility"]
         return body
 
-    def _canonical(self, body: dict[str, Any]) -> str:
+    def _canonical(self, name: str, body: dict[str, Any]) -> str:
         """Schemas are equal if their JSON is, and what they refer to."""
         if body.get("schemaType", "AVRO") != "AVRO":
             return json.dumps([body["schema"], body.get("schemaType")])
-        self._parsed(body)
+        self._parsed(name, body)
         return json.dumps([json.loads(body["schema"]), body.get("references") or []])
 
-    def _parsed(self, body: dict[str, Any]) -> Any:
+    def _parsed(self, name: str, body: dict[str, Any]) -> Any:
         try:
-            return parse(body.get("schema") or "", self._references(body))
+            return parse(body.get("schema") or "", self._references(name, body))
         except (InvalidAvroSchemaError, KeyError) as error:
             raise Refusal(422, 42201, f"Invalid schema {body.get('schema')}, details: {error}") from error
 
-    def _references(self, body: dict[str, Any]) -> dict[str, str]:
+    def _references(self, name: str, body: dict[str, Any]) -> dict[str, str]:
+        """The texts of a subject's references, which are in its context unless they name another."""
         texts: dict[str, str] = {}
         for each in body.get("references") or []:
-            inner = self._version(each["subject"], str(each["version"]))
-            texts |= self._references(inner) | {each["name"]: inner["schema"]}
+            subject = each["subject"] if context_of(each["subject"]) else context_of(name) + each["subject"]
+            inner = self._version(subject, str(each["version"]))
+            texts |= self._references(subject, inner) | {each["name"]: inner["schema"]}
         return texts
+
+
+def context_of(name: str) -> str:
+    """`:.context:` before a subject, or nothing."""
+    match = re.match(r":\.[^:]+:", name)
+    return match[0] if match else ""
 
 
 # FAULTS

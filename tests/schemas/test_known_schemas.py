@@ -58,6 +58,20 @@ def test_each_question_is_asked_once_in_a_process(registry: FakeRegistry, clock:
     assert len(registry.requests) == 4
 
 
+def test_an_id_is_known_for_its_context_only(registry: FakeRegistry, clock: ManualClock) -> None:
+    """Whoever asked for an id in one context was given the schema that another context has under it."""
+    registry.register(":.staging:s", STRING)
+    for _ in range(2):
+        with schemas_of(registry, clock) as each:
+            assert (each.by_id(1).text, each.by_id(1, ":.staging:s").text, each.by_id(1, ":.staging:").text) == (
+                LONG,
+                STRING,
+                STRING,
+            )
+            assert (each.latest("s").text, each.latest(":.staging:s").text) == (LONG, STRING)
+    assert len(registry.requests) == 4
+
+
 def test_a_schema_that_is_not_there_yet_is_asked_for_again(registry: FakeRegistry, clock: ManualClock) -> None:
     with schemas_of(registry, clock) as each:
         assert each.lookup("s", STRING) is None

@@ -11,8 +11,8 @@ import pytest
 from spark_kafka_sink.schemas.registry import SchemaRegistry
 from spark_kafka_sink.schemas.registry_errors import RegistryError
 from tests.fakes.registry_config import registry_config
-from tests.schemas.fake_registry import FakeRegistry, send
-from tests.schemas.registry_samples import FIRST, ID, INCOMPATIBLE, SECOND, condition, record
+from tests.schemas.fake_registry import FakeRegistry, answers, send
+from tests.schemas.registry_samples import FIRST, ID, INCOMPATIBLE, NAME, SECOND, condition, record
 
 
 @pytest.fixture
@@ -117,7 +117,7 @@ def test_a_subject_that_is_read_only_is_an_error(fake: FakeRegistry) -> None:
     assert condition(error) == "NOT_ALLOWED"
 
 
-# RULES AND REFERENCES
+# RULES
 
 
 def rule(mode: str | None, **more: object) -> dict[str, object]:
@@ -164,6 +164,67 @@ def test_references_of_schemas_that_are_not_read_are_not_followed(fake: FakeRegi
     fake.forbidden.add("imported")
     assert client(fake).latest("s").references == {}
     assert len(fake.requests) == 1
+
+
+# CONTEXTS
+
+CONTEXT = ":.staging:"
+
+
+def test_an_id_is_asked_for_in_the_context_of_its_subject(fake: FakeRegistry) -> None:
+    """Each context counts its ids itself. The id of a schema in `:.staging:` was asked for without the context, and was given the
+    default context's schema. The context is asked for alone, as with a whole subject the schema would have to be that one's."""
+    fake.register("s", FIRST)
+    fake.register(f"{CONTEXT}other", SECOND)
+    assert client(fake).by_id(1, f"{CONTEXT}s").text == SECOND
+    assert client(fake).by_id(1, "s").text == client(fake).by_id(1).text == client(fake).by_id(1, ":.:s").text == FIRST
+    with pytest.raises(RegistryError, match=r"cannot get schema 1 in context :.production: at .*not found") as error:
+        client(fake).by_id(1, ":.production:s")
+    assert condition(error) == "SCHEMA_NOT_FOUND"
+    assert fake.requests[0] == "GET /schemas/ids/1?subject=%3A.staging%3A"
+
+
+def test_references_are_in_the_context_of_what_refers_to_them_unless_they_name_one(fake: FakeRegistry) -> None:
+    """A reference without a context was asked for in the default one: it was another schema, or none."""
+    inner, middle = record(NAME, name="Inner"), record({"name": "inner", "type": "com.acme.Inner"}, name="Middle")
+    outer = record({"name": "middle", "type": "com.acme.Middle"}, name="Outer")
+    fake.register("inner", record(ID, name="Inner"))
+    fake.register("middle", record(ID, name="Middle"))
+    fake.register(":.shared:inner", inner)
+    to_inner = {"name": "com.acme.Inner", "subject": "inner", "version": 1}
+    fake.register(":.shared:middle", middle, references=[to_inner])
+    to_middle = {"name": "com.acme.Middle", "subject": ":.shared:middle", "version": 1}
+    fake.register(f"{CONTEXT}outer", outer, references=[to_middle])
+    fake.register(":.shared:outer", outer, references=[to_middle | {"subject": "middle"}])
+    registry = client(fake)
+    for schema in (
+        registry.latest(f"{CONTEXT}outer"),
+        registry.latest(":.shared:outer"),
+        registry.by_id(1, f"{CONTEXT}outer"),
+        registry.by_id(3, ":.shared:"),
+    ):
+        assert schema.references == {"com.acme.Inner": inner, "com.acme.Middle": middle}
+
+
+def test_a_subject_that_the_registry_finds_in_a_context_is_known_with_it(fake: FakeRegistry) -> None:
+    """A registry looks for a subject without a context in all contexts. The id that it tells is of the context that it found, and
+    was taken for one of the default context; so were the references."""
+    inner, outer = record(ID, name="Inner"), record({"name": "inner", "type": "com.acme.Inner"}, name="Outer")
+    fake.register("other", FIRST)
+    fake.register(f"{CONTEXT}inner", inner)
+    fake.register(f"{CONTEXT}s", outer, references=[{"name": "com.acme.Inner", "subject": "inner", "version": 1}])
+    fake.register("inner", FIRST)
+    schema = client(fake).latest("s")
+    assert (schema.subject, schema.id, schema.references) == (f"{CONTEXT}s", 2, {"com.acme.Inner": inner})
+
+
+@pytest.mark.parametrize("answered", [5, "", "other", ":.staging:other", ":.a:.b:s", f":.{'x' * 1_000}:s"])
+def test_another_subject_than_the_one_that_was_asked_for_is_not_believed(fake: FakeRegistry, answered: object) -> None:
+    with fake.fail_with(answers(200, json.dumps({"id": 1, "version": 1, "schema": FIRST, "subject": answered}).encode())):
+        assert client(fake).latest("s").subject == "s"
+
+
+# REFERENCES
 
 
 def test_references_are_followed_to_the_end(fake: FakeRegistry) -> None:

@@ -295,6 +295,37 @@ def test_a_repetition_takes_the_schema_of_the_first_time(registry: FakeRegistry,
     ]
 
 
+SWAPPED_ROW = pa.struct([pa.field(name, pa.int64(), nullable=False) for name in ("count", "price")])
+PRICE_FIRST = '{"type":"record","name":"Sale","fields":[{"name":"price","type":"long"},{"name":"count","type":"long"}]}'
+COUNT_FIRST = '{"type":"record","name":"Sale","fields":[{"name":"count","type":"long"},{"name":"price","type":"long"}]}'
+
+
+@pytest.mark.parametrize(
+    ("schema", "subject"),
+    [
+        (SchemaReference(ID, 1), ":.staging:sales-value"),
+        *(
+            (schema, f"{context}sales-value")
+            for schema in (SchemaReference(VERSION, 1), LATEST_SCHEMA, SchemaReference(TEXT, text=COUNT_FIRST))
+            for context in (":.staging:", "")  # the registry finds a subject without a context in all of them
+        ),
+    ],
+)
+def test_rows_are_encoded_with_the_schema_of_the_subjects_context(
+    registry: FakeRegistry, known_schemas: KnownSchemas, schema: SchemaReference, subject: str
+) -> None:
+    """`id:1` with `valueSubject=:.staging:sales-value` took the default context's schema 1, and readers in the context saw
+    prices as counts, without an error. So did each repetition of an exactly-once write, which asks for an id."""
+    registry.register("other-value", PRICE_FIRST)
+    registry.register(":.staging:sales-value", COUNT_FIRST)
+    wanted_schema, row = planned(SWAPPED_ROW, schema=schema, subject=subject), pa.array([{"count": 1, "price": 99}], SWAPPED_ROW)
+    encoder = wanted_schema.find_or_register(known_schemas, "t")
+    repeated = wanted_schema.encoder_of_id(known_schemas, encoder.use.id, encoder.use.subject)
+    for each in (encoder, repeated):
+        (octets,) = each.encode(row).values.to_pylist()
+        assert fastavro.schemaless_reader(io.BytesIO(octets[5:]), json.loads(COUNT_FIRST), None) == {"count": 1, "price": 99}
+
+
 # FRAMED
 
 

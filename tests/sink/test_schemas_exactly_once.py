@@ -30,7 +30,6 @@ from spark_kafka_sink.sink.writer import KafkaBatchWriter
 from tests.fakes.fake_broker import FakeBroker
 from tests.schemas.fake_registry import FakeRegistry
 
-SUBJECT = "t-value"
 ROW = StructType([StructField("id", LongType(), False), StructField("name", StringType())])
 WIDER_ROW = StructType([*ROW.fields, StructField("note", StringType())])
 FIRST = {
@@ -61,13 +60,17 @@ def registry() -> Iterator[FakeRegistry]:
 class Sink:
     """`writer` plans as a new driver would, which knows nothing of the registry."""
 
-    def __init__(self, broker: FakeBroker, registry: FakeRegistry, monkeypatch: pytest.MonkeyPatch, **options: str) -> None:
-        self._broker, self.registry, self._monkeypatch = broker, registry, monkeypatch
+    def __init__(
+        self, broker: FakeBroker, registry: FakeRegistry, monkeypatch: pytest.MonkeyPatch, subject: str, **options: str
+    ) -> None:
+        self._broker, self.registry, self._monkeypatch, self._subject = broker, registry, monkeypatch, subject
+        registry.register(subject, json.dumps(FIRST))
         self._options = {
             "kafka.bootstrap.servers": broker.bootstrap_servers,
             "schema.registry.url": registry.url,
             "topic": "t",
             "valueFormat": "avro",
+            "valueSubject": subject,
             **options,
         }
 
@@ -90,7 +93,7 @@ class Sink:
         writer.commit(self.run_tasks(writer, *(partitions or ROWS)))
 
     def register_newer(self) -> None:
-        self.registry.register(SUBJECT, json.dumps(NEWER))
+        self.registry.register(self._subject, json.dumps(NEWER))
 
     def visible_schemas_and_ids(self) -> list[tuple[int, int]]:
         """The schema and the id of each row that readers see."""
@@ -98,7 +101,7 @@ class Sink:
 
     def _read(self, value: bytes) -> tuple[int, int]:
         schema_id = struct.unpack(">bI", value[:5])[1]
-        text = self.registry.texts(SUBJECT)[schema_id - 1]
+        text = self.registry.texts(self._subject)[schema_id - 1]
         row: Any = fastavro.schemaless_reader(io.BytesIO(value[5:]), json.loads(text), None)
         return schema_id, row["id"]
 
@@ -107,10 +110,17 @@ ROWS = ([{"id": 1, "name": "a"}, {"id": 2, "name": None}], [{"id": 3, "name": "c
 ALL_WITH_THE_FIRST = [(1, 1), (1, 2), (1, 3)]
 
 
-@pytest.fixture(params=["latest", "derived"])
+@pytest.fixture(params=["latest", "derived", "in a context"])
 def sink(broker: FakeBroker, registry: FakeRegistry, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Sink:
-    registry.register(SUBJECT, json.dumps(FIRST))
-    return Sink(broker, registry, monkeypatch, **({"valueSchema": "latest"} if request.param == "latest" else {}))
+    """In a context: the default context has other schemas under the same ids, which repetitions were encoded with."""
+    if request.param == "derived":
+        return Sink(broker, registry, monkeypatch, "t-value")
+    if request.param == "in a context":
+        for first_name in ("other", "another"):
+            other_names = {"name": f"{first_name}.Record", "fields": FIRST["fields"][::-1]}
+            registry.register(f"{first_name}-value", json.dumps(FIRST | other_names))
+    subject = "t-value" if request.param == "latest" else ":.staging:t-value"
+    return Sink(broker, registry, monkeypatch, subject, valueSchema="latest")
 
 
 class CrashError(Exception):
@@ -189,7 +199,7 @@ def test_a_repetition_asks_the_registry_for_the_schema_by_its_id(sink: Sink) -> 
     writer = sink.writer(valueSchema="latest")
     before = len(sink.registry.requests)
     writer.commit(sink.run_tasks(writer, *ROWS))
-    assert sink.registry.requests[before:] == ["GET /schemas/ids/1"]
+    assert [each.partition("?")[0] for each in sink.registry.requests[before:]] == ["GET /schemas/ids/1"]
 
 
 # A DATAFRAME WITH ANOTHER COLUMN

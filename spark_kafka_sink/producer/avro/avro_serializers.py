@@ -198,7 +198,7 @@ class AvroSerializers:
         if reference.kind == TEXT:
             return parse_schema(reference.text)
         if reference.kind == ID:
-            schema = registry.by_id(reference.number)
+            schema = registry.by_id(reference.number, options.subject or "")
         else:
             subject = plan_schema(options, pa.struct([]), self._config, []).subject_of(topic)
             schema = registry.latest(subject) if reference.kind == LATEST else registry.version(subject, reference.number)

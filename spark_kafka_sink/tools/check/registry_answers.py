@@ -31,7 +31,7 @@ Work = Callable[[], Any]
 
 
 class PartAnswers(NamedTuple):
-    """The answers about the schema of keys or values. `subject` is empty for a schema that is named by its id."""
+    """The answers about the schema of keys or values. `subject` is empty if an id names the schema, and no option the subject."""
 
     options: PartOptions
     subject: str
@@ -73,11 +73,12 @@ def _results(
 
 
 def _subject(part: PartOptions, config: RegistryConfig, topic: str | None) -> str | ConfigError:
-    """The subject; an error if it contains a record name that is not known here."""
-    if part.schema is not None and part.schema.kind == ID:
-        return ""
+    """The subject; empty if an id names the schema, and no option the subject. An error if it contains a record name that is not
+    known here."""
     if part.subject is not None:
         return part.subject
+    if part.schema is not None and part.schema.kind == ID:
+        return ""
     if needs_record_name(config, part.part) and part.schema is not None and part.schema.kind == TEXT:
         return ConfigError(f"it has the name of the record in the text of {part.part}Schema")
     name = part.record_name or TOP_LEVEL_RECORD
@@ -103,7 +104,7 @@ class _RegistryQuestions:
             return [lambda: None, lambda: None]
         registry, schema = self._registry_of_all, part.schema
         if schema is not None and schema.kind == ID:
-            return [partial(registry.by_id, schema.number), lambda: None]
+            return [partial(registry.by_id, schema.number, subject), lambda: None]
         if schema is not None and schema.kind == VERSION:
             return [partial(registry.version, subject, schema.number), lambda: None]
         return [partial(registry.latest, subject), partial(registry.compatibility, subject)]

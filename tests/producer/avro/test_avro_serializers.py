@@ -110,6 +110,18 @@ def test_keys_have_a_schema_and_a_subject_of_their_own(broker: FakeBroker, regis
     assert list(texts(registry, f"{TOPIC}-key").values()) == ["string"]
 
 
+def test_an_id_is_that_of_the_subjects_context(broker: FakeBroker, registry: FakeRegistry) -> None:
+    """Objects of `send` and columns were encoded with the schema that the default context has under this id."""
+    other = ORDER | {"fields": [{"name": "id", "type": "string"}, *ORDER["fields"][1:]]}
+    registry.register("other-value", json.dumps(other))
+    subject = ":.staging:orders-value"
+    registry.register(subject, json.dumps(ORDER))
+    with producer_of(broker, registry, value_schema="id:1", value_subject=subject) as producer:
+        producer.send(TOPIC, {"id": 7, "customer": None, "amount": 1, "state": "PAID"})
+    (value,) = broker.values(TOPIC)
+    assert read(registry, value, subject)["id"] == 7
+
+
 def test_only_the_key_may_be_avro(broker: FakeBroker, registry: FakeRegistry) -> None:
     with producer_of(broker, registry, value_serializer=None, key_serializer="avro") as producer:
         producer.send_columns(TOPIC, key=pa.array([7, 8]), value=pa.array(["x", None]))

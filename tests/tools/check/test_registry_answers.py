@@ -106,6 +106,18 @@ def test_a_schema_that_is_named_is_found(check: Any, fake: FakeRegistry, schema:
     assert subject[3].endswith("id 1, AVRO is what rows are written with")
 
 
+def test_an_id_is_looked_for_in_the_context_of_the_subject(check: Any, fake: FakeRegistry) -> None:
+    """The check was green with the schema of the default context, which the write does not take."""
+    fake.register("other-value", SCHEMA)
+    options = {"valueSchema": "id:1", "valueSubject": ":.staging:orders-value"}
+    *_, subject = check(fake.url, **options)
+    assert subject[1:3] == (":.staging:orders-value", "red")
+    assert "Schema 1 not found" in subject[3]
+    fake.register(":.staging:orders-value", SCHEMA)
+    *_, subject = check(fake.url, **options)
+    assert subject[1:] == (":.staging:orders-value", "green", "id 1, AVRO is what rows are written with")
+
+
 def test_subjects_are_named_by_the_strategy(check: Any, fake: FakeRegistry) -> None:
     strategy = {"value.subject.name.strategy": "TopicRecordNameStrategy"}
     assert check(fake.url, **strategy)[1][1] == "orders-topLevelRecord"
