@@ -3,7 +3,8 @@
 Follows the specification of Avro 1.12. A name is replaced by its type, so that a schema is a tree: a type that contains itself is
 refused, as no column can have such a type. Names may have letters beyond ASCII, as Java's parser allows. Unknown attributes
 are ignored, and so are logical types that are unknown or do not fit their type.
-Law: any text gives a schema of limited size, or a SchemaError that says where and why.
+Laws: any text gives a schema of limited size, or a SchemaError that says where and why. Time and memory grow with the length of
+the text, so nothing is copied that a type inherits: neither its namespace nor a type that is used again.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, NoReturn, TypeAlias
+from typing import Any, NamedTuple, NoReturn, TypeAlias
 
 from spark_kafka_sink.errors import SchemaError, printable, printable_list
 
@@ -27,6 +28,21 @@ _MAX_SHOWN_STEPS = 8  # of the path to a problem, counted from its end
 _NAME = re.compile(r"[^\W\d]\w*")
 
 # TYPES
+
+
+class AvroName(NamedTuple):
+    """The full name of a type. The types of a namespace share its text, which may be long."""
+
+    namespace: str  # empty: none
+    simple_name: str
+
+    @classmethod
+    def of(cls, full_name: str) -> AvroName:
+        namespace, _, simple_name = full_name.rpartition(".")
+        return cls(namespace, simple_name)
+
+    def __str__(self) -> str:
+        return f"{self.namespace}.{self.simple_name}" if self.namespace else self.simple_name
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,11 +72,9 @@ class AvroPrimitive:
 class AvroFixed:
     """The type fixed: `size` bytes in each value."""
 
-    name: str  # full, as the names of all types
+    name: AvroName
     size: int
     logical: LogicalType | None = None
-    aliases: tuple[str, ...] = ()
-    doc: str | None = None
 
     def __str__(self) -> str:
         inner = f"fixed {printable(self.name)} of {self.size} bytes"
@@ -71,11 +85,9 @@ class AvroFixed:
 class AvroEnum:
     """The type enum: one of some symbols."""
 
-    name: str
+    name: AvroName
     symbols: tuple[str, ...]
     default: str | None = None
-    aliases: tuple[str, ...] = ()
-    doc: str | None = None
 
     def __str__(self) -> str:
         return f"enum {printable(self.name)}"
@@ -119,17 +131,14 @@ class AvroField:
     schema: AvroSchema
     default: str | None = None
     aliases: tuple[str, ...] = ()
-    doc: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class AvroRecord:
     """The type record: named fields."""
 
-    name: str
+    name: AvroName
     fields: tuple[AvroField, ...]
-    aliases: tuple[str, ...] = ()
-    doc: str | None = None
 
     def __str__(self) -> str:
         return f"record {printable(self.name)}"
@@ -158,16 +167,25 @@ def parse_schema(text: str, references: Mapping[str, str] = _NO_REFERENCES) -> A
     return _Parser(references).parse(text, "the schema")
 
 
+class _DeclaredType(NamedTuple):
+    """A named type, and what it adds to the schema wherever it stands."""
+
+    type: _NamedType
+    type_count: int  # of all types in it
+    height: int  # how deep records, arrays and maps are nested in it
+
+
 class _Parser:
     """Parses one schema with its references. `_path` is where the parser stands, for errors."""
 
     def __init__(self, references: Mapping[str, str]) -> None:
-        self._references = dict(references)  # the references that are not parsed yet
-        self._types: dict[str, _NamedType] = {}
-        self._type_counts: dict[str, int] = {}  # how many types each named type consists of
-        self._open_records: list[str] = []  # names of the records that are being parsed
+        self._references = {AvroName.of(name): text for name, text in references.items()}  # those that are not parsed yet
+        self._types: dict[AvroName, _DeclaredType] = {}
+        self._namespaces: dict[str, str] = {"": ""}  # equal ones become one object, so that names compare fast
+        self._open_records: set[AvroName] = set()  # names of the records that are being parsed
         self._path: list[str] = []
         self._depth = 0  # of the records, arrays and maps around
+        self._max_depth = 0  # that was reached so far
         self._type_count = 0
 
     def parse(self, text: str, step: str) -> AvroSchema:
@@ -235,13 +253,14 @@ class _Parser:
     # NAMED TYPES
 
     def _parse_record(self, declaration: dict[str, Any], namespace: str) -> _NamedType:
-        name, namespace = self._parse_declared_name(declaration, namespace)
-        count_before_record = self._type_count
-        self._open_records.append(name)
-        fields = self._parse_fields(declaration, namespace)
-        self._open_records.pop()
-        record = AvroRecord(name, fields, self._aliases(declaration, namespace), _doc(declaration))
-        return self._add_type(record, 1 + self._type_count - count_before_record)
+        name = self._parse_declared_name(declaration, namespace)
+        count_before_record, max_depth_before_record = self._type_count, self._max_depth
+        self._max_depth = self._depth
+        self._open_records.add(name)
+        fields = self._parse_fields(declaration, name.namespace)
+        self._open_records.remove(name)
+        height, self._max_depth = self._max_depth - self._depth, max(self._max_depth, max_depth_before_record)
+        return self._add_type(AvroRecord(name, fields), 1 + self._type_count - count_before_record, height)
 
     def _parse_fields(self, declaration: dict[str, Any], namespace: str) -> tuple[AvroField, ...]:
         declarations = self._require(declaration, "fields")
@@ -258,10 +277,10 @@ class _Parser:
         with self._deeper(f"field {printable(name)}"):
             schema = self._parse_type(self._require(declaration, "type"), namespace)
         default = json.dumps(declaration["default"]) if "default" in declaration else None
-        return AvroField(name, schema, default, self._aliases(declaration, namespace=None), _doc(declaration))
+        return AvroField(name, schema, default, _aliases(declaration))
 
     def _parse_enum(self, declaration: dict[str, Any], namespace: str) -> _NamedType:
-        name, namespace = self._parse_declared_name(declaration, namespace)
+        name = self._parse_declared_name(declaration, namespace)
         symbols = self._require(declaration, "symbols")
         if not isinstance(symbols, list) or not symbols:
             self._fail(f'"symbols" must be a list of names, not {_value_in_words(symbols)}')
@@ -270,74 +289,78 @@ class _Parser:
         default = declaration.get("default")
         if default is not None and default not in names:
             self._fail(f"the default of enum {printable(name)} is none of its symbols: {_value_in_words(default)}")
-        return self._add_type(AvroEnum(name, names, default, self._aliases(declaration, namespace), _doc(declaration)), 1)
+        return self._add_type(AvroEnum(name, names, default))
 
     def _parse_fixed(self, declaration: dict[str, Any], namespace: str) -> _NamedType:
-        name, namespace = self._parse_declared_name(declaration, namespace)
+        name = self._parse_declared_name(declaration, namespace)
         size = self._require(declaration, "size")
         if not _is_int(size) or not 0 <= size <= MAX_FIXED_BYTES:
             self._fail(f'the "size" of fixed {printable(name)} must be a number of bytes, not {_value_in_words(size)}')
-        logical = _parse_logical_type(declaration, "fixed", size)
-        return self._add_type(AvroFixed(name, size, logical, self._aliases(declaration, namespace), _doc(declaration)), 1)
+        return self._add_type(AvroFixed(name, size, _parse_logical_type(declaration, "fixed", size)))
 
-    def _add_type(self, named_type: _NamedType, type_count: int) -> _NamedType:
-        if named_type.name in self._types:
-            self._fail(f"type {printable(named_type.name)} is declared more than once")
-        self._types[named_type.name] = named_type
-        self._type_counts[named_type.name] = type_count
+    def _add_type(self, named_type: _NamedType, type_count: int = 1, height: int = 0) -> _NamedType:
+        self._types[named_type.name] = _DeclaredType(named_type, type_count, height)
         return named_type
 
     # NAMES
 
     def _find_type(self, name: str, namespace: str) -> AvroSchema:
         """The type with this name: looked up in the namespace first, then without a namespace."""
-        candidates = [name] if "." in name or not namespace else [f"{namespace}.{name}", name]
+        candidates = [AvroName.of(name)] if "." in name else [AvroName(namespace, name), AvroName("", name)]
         for full_name in candidates:
             if full_name in self._open_records:
                 self._fail(f"record {printable(full_name)} contains itself, which a column cannot")
             if full_name in self._types or self._parse_references_until(full_name):
-                self._count_types(self._type_counts[full_name] - 1)
-                return self._types[full_name]
+                return self._use(self._types[full_name])
         self._fail(f"type {printable(candidates[0])} is not declared before it is used")
 
-    def _parse_references_until(self, full_name: str) -> bool:
+    def _use(self, declared: _DeclaredType) -> _NamedType:
+        """Count a type that is used again as if it were declared here."""
+        self._count_types(declared.type_count - 1)
+        self._require_depth(self._depth + declared.height)
+        return declared.type
+
+    def _parse_references_until(self, full_name: AvroName) -> bool:
         """Parse references, each once, until one declares the name. Returns whether one does."""
         while self._references and full_name not in self._types:
             key = full_name if full_name in self._references else next(iter(self._references))
+            counts = self._max_depth, self._type_count
             self.parse(self._references.pop(key), f"reference {printable(key)}")
+            self._max_depth, self._type_count = counts  # its types count where they are used
         return full_name in self._types
 
-    def _parse_declared_name(self, declaration: dict[str, Any], enclosing: str) -> tuple[str, str]:
-        """The full name of a type, and the namespace of the names inside it."""
+    def _parse_declared_name(self, declaration: dict[str, Any], enclosing_namespace: str) -> AvroName:
+        """The full name of a type. Names inside it are in the same namespace."""
         name, namespace = self._require(declaration, "name"), declaration.get("namespace")
         if namespace is not None and not isinstance(namespace, str):
             self._fail(f'"namespace" must be a string, not {_value_in_words(namespace)}')
         if isinstance(name, str) and "." in name:
-            namespace, _, name = name.rpartition(".")
-        elif namespace is None:
-            namespace = enclosing
-        for part in namespace.split(".") if namespace else []:
-            self._require_simple_name(part, f"namespace {printable(namespace)}")
+            namespace, name = AvroName.of(name)
+        namespace = enclosing_namespace if namespace is None else self._checked_namespace(namespace)
         simple_name = self._require_simple_name(name, "the name of a type")
         if simple_name in PRIMITIVES and not namespace:  # as in Java; Spark gives such names to records, but in a namespace
             self._fail(f"{simple_name} is a type of Avro, and cannot be declared without a namespace")
-        return (f"{namespace}.{simple_name}" if namespace else simple_name), namespace
+        full_name = AvroName(namespace, simple_name)
+        if full_name in self._types or full_name in self._open_records:
+            self._fail(f"type {printable(full_name)} is declared more than once")
+        return full_name
+
+    def _checked_namespace(self, namespace: str) -> str:
+        if namespace not in self._namespaces:
+            for part in namespace.split("."):
+                self._require_simple_name(part, f"namespace {printable(namespace)}")
+            self._namespaces[namespace] = namespace
+        return self._namespaces[namespace]
 
     def _require_simple_name(self, name: Any, subject: str) -> str:
         if not isinstance(name, str) or not _NAME.fullmatch(name):
             self._fail(f"{subject} must consist of letters, digits and _, and not begin with a digit: {_value_in_words(name)}")
         return name
 
-    def _aliases(self, declaration: dict[str, Any], namespace: str | None) -> tuple[str, ...]:
-        """The aliases, with the namespace if a type has them. Malformed ones are ignored: only readers and a hint use them."""
-        names = declaration.get("aliases")
-        aliases = [alias for alias in names if isinstance(alias, str)] if isinstance(names, list) else []
-        return tuple(f"{namespace}.{alias}" if namespace and "." not in alias else alias for alias in aliases)
-
     # LIMITS AND ERRORS
 
-    def _require_distinct(self, names: Sequence[str], noun: str) -> None:
-        distinct_names: set[str] = set()
+    def _require_distinct(self, names: Sequence[str | AvroName], noun: str) -> None:
+        distinct_names: set[str | AvroName] = set()
         for name in names:
             if name in distinct_names:
                 self._fail(f"there are several {noun} {printable(name)}")
@@ -363,17 +386,21 @@ class _Parser:
     def _deeper(self, step: str) -> Iterator[None]:
         with self._at(step):
             self._depth += 1
-            if self._depth > MAX_DEPTH:
-                self._fail(f"records, arrays and maps are nested more than {MAX_DEPTH} deep")
+            self._require_depth(self._depth)
             yield
             self._depth -= 1
+
+    def _require_depth(self, depth: int) -> None:
+        self._max_depth = max(self._max_depth, depth)
+        if depth > MAX_DEPTH:
+            self._fail(f"records, arrays and maps are nested more than {MAX_DEPTH} deep, with each named type wherever it stands")
 
     def _fail(self, problem: str) -> NoReturn:
         steps = self._path if len(self._path) <= _MAX_SHOWN_STEPS else [self._path[0], "…", *self._path[-_MAX_SHOWN_STEPS:]]
         raise SchemaError(f"{', '.join(steps)}: {problem}")
 
 
-def _kind_in_union(branch: AvroSchema) -> str:
+def _kind_in_union(branch: AvroSchema) -> str | AvroName:
     """What no two branches of a union may have in common."""
     match branch:
         case AvroPrimitive():
@@ -384,9 +411,10 @@ def _kind_in_union(branch: AvroSchema) -> str:
             return str(branch)  # array or map
 
 
-def _doc(declaration: dict[str, Any]) -> str | None:
-    doc = declaration.get("doc")
-    return doc if isinstance(doc, str) else None
+def _aliases(declaration: dict[str, Any]) -> tuple[str, ...]:
+    """The aliases of a field. Malformed ones are ignored: only readers and a hint use them."""
+    names = declaration.get("aliases")
+    return tuple(alias for alias in names if isinstance(alias, str)) if isinstance(names, list) else ()
 
 
 def _value_in_words(value: Any) -> str:

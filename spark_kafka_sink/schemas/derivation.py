@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
@@ -135,7 +136,7 @@ class _Derivation:
                     f"{place.path} has a field '{printable(name)}', which cannot be a name in Avro: {_RULE}. Rename it, as in"
                     f" `{printable(name)}` AS {printable(_allowed_name(name))}"
                 )
-        for name in sorted({name for name in names if names.count(name) > 1}):
+        for name in sorted(name for name, count in Counter(names).items() if count > 1):
             self._problems.append(f"{place.path} has more than one field '{printable(name)}': rename all but one")
 
     def _map(self, data_type: pa.MapType, place: _NamedPlace) -> Json:

@@ -6,6 +6,7 @@ float to double, times are converted to the schema's unit, and decimals keep the
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import pyarrow as pa
@@ -14,7 +15,7 @@ from spark_kafka_sink.errors import printable, printable_list
 from spark_kafka_sink.records.varint import encode_varint
 from spark_kafka_sink.schemas.avro.decimals import DecimalEncoding, FixedDecimalEncoding
 from spark_kafka_sink.schemas.avro.defaults import DefaultEncoder, unwritable_default
-from spark_kafka_sink.schemas.avro.encoding import Encoding
+from spark_kafka_sink.schemas.avro.encoding import Encoding, path_below
 from spark_kafka_sink.schemas.avro.nested import ArrayEncoding, BranchEncoding, NullableEncoding, RecordEncoding
 from spark_kafka_sink.schemas.avro.values import (
     BooleanEncoding,
@@ -45,13 +46,14 @@ from spark_kafka_sink.schemas.derivation import is_binary, is_float, is_int, is_
 
 MAX_COLUMN_FIXED_BYTES = 2**24  # 16 times the default of max.request.size
 MAX_DECIMAL_FIXED_BYTES = 256
+MAX_PROBLEMS = 100
 
 
 def resolve_column(
     data_type: pa.DataType, schema: AvroSchema, *, column_name: str, truncates_timestamps: bool
 ) -> tuple[AvroEncoder, list[str]]:
-    """Find the encoder of a column by a schema, and problems: a sentence for each type, field or default that does not fit. If
-    there are any, do not use the encoder. Never blocks.
+    """Find the encoder of a column by a schema, and problems: a sentence for each type, field or default that does not fit, at
+    most MAX_PROBLEMS. If there are any, do not use the encoder. Never blocks.
 
     Args:
         data_type: of the column: a struct for a record, any other type for another schema.
@@ -59,7 +61,10 @@ def resolve_column(
         truncates_timestamps: True cuts a time that is finer than the schema's unit; False refuses its row.
     """
     resolution = _Resolution(column_name, truncates_timestamps, DefaultEncoder(), problems=[])
-    return AvroEncoder(data_type, resolution.encoding("", data_type, schema)), resolution.problems
+    encoder, problems = AvroEncoder(data_type, resolution.encoding("", data_type, schema)), resolution.problems
+    if len(problems) > MAX_PROBLEMS:
+        problems[MAX_PROBLEMS:] = [f"{len(problems) - MAX_PROBLEMS:,} more problems of {column_name} and its schema"]
+    return encoder, problems
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,42 +103,52 @@ class _Resolution:
     # RECORDS AND MAPS
 
     def _record(self, path: str, data_type: pa.StructType, schema: AvroRecord) -> Encoding:
-        names = [field.name for field in data_type]
-        self._report_misfits(path, names, schema)
+        positions: dict[str, list[int]] = {}
+        for position, column in enumerate(data_type):
+            positions.setdefault(column.name, []).append(position)
+        self._report_misfits(path, positions, schema)
         fields: list[tuple[int | None, Encoding]] = []
+        missing_fields: list[AvroField] = []
         for field in schema.fields:
-            field_path = f"{path}.{field.name}" if path else field.name
-            if field.name in names:
-                position = names.index(field.name)
+            field_path = path_below(path, field.name)
+            if field.name in positions:
+                position = positions[field.name][0]
                 fields.append((position, self.encoding(field_path, data_type.field(position).type, field.schema)))
+            elif field.default is not None:
+                fields.append((None, self._default(field_path, field)))
             else:
-                fields.append((None, self._default(field_path, field, names)))
+                missing_fields.append(field)
+        if missing_fields:
+            self._report_missing(path, missing_fields, positions)
         return RecordEncoding(path, tuple(fields))
 
-    def _report_misfits(self, path: str, names: list[str], schema: AvroRecord) -> None:
-        schema_fields = {field.name: field for field in schema.fields}
-        for name in names:
-            if name not in schema_fields:
-                self.problems.append(
-                    f"{self._column(path, name)} is no field of {schema}, which has {printable_list(schema_fields)};"
-                    " leave the column out, or add a field with a default to the schema"
-                )
-        for name in sorted({name for name in names if names.count(name) > 1}):
+    def _report_misfits(self, path: str, positions: Mapping[str, list[int]], schema: AvroRecord) -> None:
+        schema_names = dict.fromkeys(field.name for field in schema.fields)
+        surplus_names = [name for name in positions if name not in schema_names]
+        schema_names_text = printable_list(schema_names) if surplus_names else ""
+        for name in surplus_names:
+            self.problems.append(
+                f"{self._column(path, name)} is no field of {schema}, which has {schema_names_text}; leave the column out, or"
+                " add a field with a default to the schema"
+            )
+        for name in sorted(name for name, same_name in positions.items() if len(same_name) > 1):
             self.problems.append(f"{self._column(path, name)} is there several times; name the columns differently")
 
-    def _default(self, path: str, field: AvroField, names: list[str]) -> Encoding:
-        octets = b""
-        if field.default is None:
+    def _report_missing(self, path: str, fields: Sequence[AvroField], columns: Collection[str]) -> None:
+        """Say that these fields of a record have neither a column nor a default."""
+        columns_text, columns_by_lower_name = printable_list(columns), {column.lower(): column for column in columns}
+        for field in fields:
             self.problems.append(
-                f"the schema's field {printable(path)} ({field.schema}) needs a column, as it has no default; the columns are"
-                f" {printable_list(names)}{_hint(field, names)}"
+                f"the schema's field {printable(path_below(path, field.name))} ({field.schema}) needs a column, as it has no"
+                f" default; the columns are {columns_text}{_hint(field, columns_by_lower_name)}"
             )
-        else:
-            try:
-                octets = self.defaults.encode(field)
-            except ValueError as error:
-                self.problems.append(unwritable_default(path, error))
-        return ConstantEncoding(path, octets)
+
+    def _default(self, path: str, field: AvroField) -> Encoding:
+        try:
+            return ConstantEncoding(path, self.defaults.encode(field))
+        except ValueError as error:
+            self.problems.append(unwritable_default(path, error))
+            return ConstantEncoding(path, b"")
 
     def _map(self, path: str, data_type: pa.MapType, schema: AvroMap) -> Encoding:
         key = StringEncoding(f"{path}.key")
@@ -186,11 +201,11 @@ def _number_type(schema: AvroSchema) -> str | None:
     return schema.type if isinstance(schema, AvroPrimitive) and schema.logical is None else None
 
 
-def _hint(field: AvroField, names: list[str]) -> str:
+def _hint(field: AvroField, columns_by_lower_name: Mapping[str, str]) -> str:
     """The remedy for a field without a column: the column to rename, if one looks similar."""
-    for name in names:
-        if name.lower() == field.name.lower() or name in field.aliases:
-            return f"; rename {printable(name)} to {printable(field.name)}, if it is meant"
+    for name in (field.name.lower(), *map(str.lower, field.aliases)):
+        if name in columns_by_lower_name:
+            return f"; rename {printable(columns_by_lower_name[name])} to {printable(field.name)}, if it is meant"
     return "; add it, or give the field a default in the schema"
 
 

@@ -233,7 +233,7 @@ def _plan_with_text(options: PartOptions, data_type: pa.DataType, config: Regist
     encoder, misfits = _avro_encoder(data_type, text, (), options.part, options.truncates_timestamps)
     problems.extend(f"{problem} ({options.name_of('schema')})" for problem in misfits)
     schema = parse_schema(text) if encoder is not None else None
-    name = schema.name if isinstance(schema, AvroRecord) else None
+    name = str(schema.name) if isinstance(schema, AvroRecord) else None
     if name is None and encoder is not None and options.subject is None and subjects.needs_record_name(config, options.part):
         problems.append(
             f"{options.part}.subject.name.strategy needs a record, and {options.name_of('schema')} is none: set"

@@ -16,6 +16,7 @@ from spark_kafka_sink.schemas.avro_schema import (
     AvroField,
     AvroFixed,
     AvroMap,
+    AvroName,
     AvroPrimitive,
     AvroRecord,
     AvroUnion,
@@ -56,16 +57,14 @@ def test_a_schema_has_all_that_its_text_declares() -> None:
         doc="a record",
     )
     assert parsed(schema) == AvroRecord(
-        "shop.R",
+        AvroName("shop", "R"),
         (
-            AvroField("i", AvroPrimitive("int"), "3", ("j",), "a field"),
-            AvroField("e", AvroEnum("shop.E", ("A", "B"), "A", ("shop.Old",), "an enum")),
-            AvroField("f", AvroFixed("other.F", 4)),
+            AvroField("i", AvroPrimitive("int"), "3", ("j",)),
+            AvroField("e", AvroEnum(AvroName("shop", "E"), ("A", "B"), "A")),
+            AvroField("f", AvroFixed(AvroName("other", "F"), 4)),
             AvroField("a", AvroArray(AvroUnion((AvroPrimitive("null"), AvroPrimitive("string")))), "null"),
             AvroField("m", AvroMap(AvroPrimitive("bytes"))),
         ),
-        ("shop.S", "far.away.T"),
-        "a record",
     )
 
 
@@ -95,7 +94,7 @@ def test_a_name_is_found_in_its_namespace(inner: Any, reference: str) -> None:
 
 def test_types_inside_a_type_inherit_its_namespace() -> None:
     outer = parsed(record("a.b.R", field("x", record("c.S", field("y", {"type": "fixed", "name": "F", "size": 1})))))
-    assert outer.fields[0].schema.fields[0].schema.name == "c.F"
+    assert outer.fields[0].schema.fields[0].schema.name == AvroName("c", "F")
 
 
 def test_a_name_of_another_namespace_is_not_found() -> None:
@@ -111,12 +110,12 @@ def test_references_are_found_by_name_and_may_refer_on() -> None:
     avro_record = parse_schema(
         json.dumps(schema), {"a.B": json.dumps(record("a.B", field("c", "c.C"))), "c.C": json.dumps(record("c.C"))}
     )
-    assert avro_record.fields[1].schema == avro_record.fields[0].schema.fields[0].schema == AvroRecord("c.C", ())
+    assert avro_record.fields[1].schema == avro_record.fields[0].schema.fields[0].schema == AvroRecord(AvroName("c", "C"), ())
 
 
 def test_a_type_inside_a_reference_is_found_too() -> None:
     avro_record = parsed(record("R", field("x", "Inner")), Outer=record("Outer", field("y", record("Inner"))))
-    assert avro_record.fields[0].schema == AvroRecord("Inner", ())
+    assert avro_record.fields[0].schema == AvroRecord(AvroName("", "Inner"), ())
 
 
 @pytest.mark.parametrize("links", [{"N": None}, {"N": "M", "M": "N"}])
@@ -200,6 +199,10 @@ NOT_A_SCHEMA = [
     ('["int", {"type": "int", "logicalType": "date"}]', "there are several branches of type int"),
     ('[{"type": "map", "values": "int"}, {"type": "map", "values": "long"}]', "there are several branches of type map"),
     (
+        '{"type": "record", "name": "R", "fields": [{"name": "x", "type": {"type": "record", "name": "R", "fields": []}}]}',
+        "the schema, field x: type R is declared more than once",
+    ),
+    (
         '[{"type": "fixed", "name": "F", "size": 1}, {"type": "fixed", "name": "F", "size": 2}]',
         "type F is declared more than once",
     ),
@@ -253,6 +256,30 @@ def test_references_count_for_the_depth() -> None:
     message = refusal('"A0"', **references)
     assert "nested more than 64 deep" in message
     assert len(message) < 500
+
+
+def test_a_type_that_is_used_again_is_as_deep_as_where_it_was_declared() -> None:
+    """Only the types around a declaration counted. A schema of 23 KB, in which each record has the one before it at its bottom,
+    was 6 times as deep, and a RecursionError on the driver."""
+
+    def chain(number: int, bottom: Any, depth: int) -> Any:
+        for level in range(depth):
+            bottom = record(f"C{number}_{level}", field("x", bottom))
+        return bottom
+
+    def schema_of(depth: int) -> str:
+        links = [chain(number, f"C{number - 1}_{depth - 1}" if number else "int", depth) for number in range(3)]
+        return json.dumps(record("R", *(field(f"f{number}", each) for number, each in enumerate(links))))
+
+    parse_schema(schema_of(21))  # 1 + 3 * 21 deep
+    assert "nested more than 64 deep" in refusal(schema_of(22))
+
+
+def test_references_may_be_as_deep_as_other_types() -> None:
+    """The types of a reference counted once where it was parsed and once where it was used, so 14 references in each other were
+    "more than 20,000 types"."""
+    references = {f"A{number}": json.dumps(record(f"A{number}", field("x", f"A{number + 1}"))) for number in range(63)}
+    parse_schema('"A0"', references | {"A63": json.dumps(record("A63", field("x", "int")))})
 
 
 def test_a_schema_that_doubles_with_each_name_is_refused() -> None:

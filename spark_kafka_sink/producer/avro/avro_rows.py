@@ -25,6 +25,7 @@ import pyarrow as pa
 from spark_kafka_sink.errors import SchemaError, printable, printable_list
 from spark_kafka_sink.producer.serializers import copy_bytes
 from spark_kafka_sink.schemas.avro.defaults import DefaultEncoder, unwritable_default
+from spark_kafka_sink.schemas.avro.encoding import path_below
 from spark_kafka_sink.schemas.avro_schema import (
     NULL,
     AvroArray,
@@ -215,9 +216,9 @@ def _map_rows(values: PythonRows) -> PythonRows:
 
 
 def _record_rows(schema: AvroRecord, path: str, encoder: DefaultEncoder) -> PythonRows:
-    fields = {field.name: _rows(field.schema, f"{path}.{field.name}", encoder) for field in schema.fields}
+    fields = {field.name: _rows(field.schema, path_below(path, field.name), encoder) for field in schema.fields}
     defaults = {
-        field.name: _checked_default(field, fields[field.name], f"{path}.{field.name}", encoder)
+        field.name: _checked_default(field, fields[field.name], path_below(path, field.name), encoder)
         for field in schema.fields
         if field.default is not None
     }

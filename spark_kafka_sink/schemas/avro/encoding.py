@@ -32,7 +32,16 @@ MAX_BLOCK_ROWS = 16_384
 MAX_BLOCK_BYTES = 8 << 20
 MIN_BLOCK_ROWS = 256
 
+MAX_PATH_CHARACTERS = 500  # the names in a schema may be long, and each field has the names of all records around it in its path
+
 Mask: TypeAlias = NDArray[np.bool_]
+
+
+def path_below(path: str, field_name: str) -> str:
+    """The path of a field of the record at `path`. Of a long one, the middle is left out."""
+    field_path = f"{path}.{field_name}" if path else field_name
+    half = MAX_PATH_CHARACTERS // 2
+    return field_path if len(field_path) <= MAX_PATH_CHARACTERS else f"{field_path[:half]}…{field_path[-half:]}"
 
 
 @dataclass(frozen=True, slots=True)
