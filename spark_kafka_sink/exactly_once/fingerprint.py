@@ -34,8 +34,9 @@ from numpy.typing import NDArray
 
 from spark_kafka_sink.errors import SchemaError
 from spark_kafka_sink.exactly_once.writes import Content
+from spark_kafka_sink.records.arrays import INT32_MAX, bytes_array, numbers_of
 from spark_kafka_sink.records.columns import Column, binary_column, join_headers, lengths_of
-from spark_kafka_sink.records.interleave import INT32_MAX, InterleavedRows, Payload, contiguous, data_buffer, interleave
+from spark_kafka_sink.records.interleave import InterleavedRows, Payload, contiguous, data_buffer, interleave
 from spark_kafka_sink.records.varint import Int64Column
 
 Hashes64: TypeAlias = NDArray[np.uint64]
@@ -102,8 +103,7 @@ def _partition_numbers(column: Column) -> Hashes64:
         return np.full(1, _NO_PARTITION, np.int64).view(np.uint64)
     if not pa.types.is_integer(column.type):
         raise SchemaError(f"column partition has type {column.type}; it must be int32")
-    partitions = contiguous(column).cast(pa.int64()).fill_null(_NO_PARTITION)
-    return partitions.to_numpy().view(np.uint64)  # type: ignore[no-any-return]
+    return numbers_of(column.cast(pa.int64()), at_null=_NO_PARTITION).view(np.uint64)
 
 
 def _topic_hashes(topic: str | Column) -> Hashes64:
@@ -116,13 +116,13 @@ def _topic_hashes(topic: str | Column) -> Hashes64:
     indexed_topics = contiguous(topics).dictionary_encode()  # most often few topics: hash each of them once
     topic_count = len(indexed_topics.dictionary)
     by_index = np.append(_finish(_content_hashes([indexed_topics.dictionary], topic_count)), np.uint64(_topic_hash(None)))
-    hashes: Hashes64 = by_index[indexed_topics.indices.fill_null(topic_count).to_numpy()]
+    hashes: Hashes64 = by_index[numbers_of(indexed_topics.indices, at_null=topic_count)]
     return hashes
 
 
 @functools.lru_cache(maxsize=1024)
 def _topic_hash(name: bytes | None) -> int:
-    return int(_finish(_content_hashes([pa.array([name], pa.binary())], 1))[0])
+    return int(_finish(_content_hashes([bytes_array([name])], 1))[0])
 
 
 def _finish(hashes: Hashes64) -> Hashes64:

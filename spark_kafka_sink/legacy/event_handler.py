@@ -18,8 +18,6 @@ from dataclasses import dataclass
 from random import Random
 from typing import NamedTuple
 
-import pyarrow as pa
-
 from spark_kafka_sink.clock import Clock
 from spark_kafka_sink.errors import InvalidRecordError, KafkaError, fresh_copy
 from spark_kafka_sink.interrupts import Signal
@@ -32,6 +30,7 @@ from spark_kafka_sink.producer.producer import CLOSE_MARGIN_MS, KafkaProducer
 from spark_kafka_sink.producer.producer_record import whole_number
 from spark_kafka_sink.producer.serializers import serialize
 from spark_kafka_sink.protocol.topic_partition import TopicPartition
+from spark_kafka_sink.records.arrays import bytes_array, int64_array
 
 logger = logging.getLogger(__name__)
 
@@ -153,10 +152,10 @@ class EventHandler:
         try:
             return self.producer.send_columns(
                 target.topic,
-                value=pa.array([message.value for message in portion], pa.binary()),
-                key=pa.array([message.key for message in portion], pa.binary()),
-                partition=pa.array([target.partition] * len(portion), pa.int32()),
-                timestamp=pa.array([message.timestamp for message in portion], pa.int64()),
+                value=bytes_array([message.value for message in portion]),
+                key=bytes_array([message.key for message in portion]),
+                partition=int64_array([target.partition] * len(portion)),
+                timestamp=int64_array([message.timestamp for message in portion]),
             )
         except KafkaError as error:
             return error

@@ -37,6 +37,7 @@ from spark_kafka_sink.producer.topic_rows import (
     record_rows,
     split_by_topic,
 )
+from spark_kafka_sink.records.arrays import bytes_array
 from spark_kafka_sink.records.record_batch import size_upper_bounds
 
 if TYPE_CHECKING:
@@ -193,7 +194,7 @@ class ColumnSender:
 def _encode(errors: dict[int, KafkaError], avro: AvroSerializers, part: str, topic: str, values: Sequence[Any]) -> pa.Array:
     """Gathered keys or values as bytes. Those that cannot be encoded are null, and have an entry in `errors`."""
     if not avro.encodes(part):
-        return pa.array(values, pa.binary())
+        return bytes_array(values)
     column, part_errors = avro.encode_objects(part, topic, values)
     errors.update(part_errors)
     return column

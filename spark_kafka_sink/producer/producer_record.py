@@ -10,10 +10,10 @@ from typing import Any, NamedTuple, SupportsIndex, TypeAlias
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from spark_kafka_sink.errors import InvalidRecordError, KafkaError, SchemaError
 from spark_kafka_sink.producer.serializers import SerializationError
+from spark_kafka_sink.records.arrays import nulls_of
 from spark_kafka_sink.records.columns import texts
 from spark_kafka_sink.records.record_batch import BATCH_HEADER_BYTES, MAX_RECORD_OVERHEAD_BYTES
 
@@ -84,7 +84,7 @@ class ProducerColumns:
     def require_topics(self) -> None:
         """Raises InvalidRecordError for a null in the topic column: before interceptors see the rows, as in Java."""
         if not isinstance(self.topic, str) and self.topic.null_count:
-            raise null_topic_error(pc.index(self.topic.is_null(), True).as_py())
+            raise null_topic_error(int(np.argmax(nulls_of(self.topic))))
 
     @property
     def rows(self) -> int | None:
@@ -150,7 +150,6 @@ def _error_beside_a_record(value: object, callback: object, fields: Mapping[str,
 # CHECKS: partition, headers and timestamp of a record, and its size
 
 LONE_RECORD_OVERHEAD_BYTES = BATCH_HEADER_BYTES + MAX_RECORD_OVERHEAD_BYTES  # all but key, value and headers, at most
-HEADERS_MAP = pa.map_(pa.string(), pa.binary())  # the type of a headers column that is made of records
 
 
 class RecordDetails(NamedTuple):

@@ -18,6 +18,7 @@ import pyarrow.compute as pc
 from spark_kafka_sink.errors import InvalidRecordError, SchemaError
 from spark_kafka_sink.producer.producer_record import ProducerColumns, null_topic_error
 from spark_kafka_sink.protocol.topic_partition import NO_PARTITION
+from spark_kafka_sink.records.arrays import nulls_of, numbers_of
 from spark_kafka_sink.records.columns import RecordColumns, is_text, record_columns, texts
 from spark_kafka_sink.records.interleave import contiguous
 
@@ -92,8 +93,7 @@ def explicit_partitions(partition: pa.Array | None, row_count: int) -> npt.NDArr
         )
     if highest > 2**31 - 1:
         raise InvalidRecordError(f"Invalid partition: {highest} is not an int32", condition="KAFKA_INVALID_PARTITION")
-    partitions: npt.NDArray[np.int32] = partition.cast(pa.int32()).fill_null(NO_PARTITION).to_numpy(zero_copy_only=False)
-    return partitions
+    return numbers_of(partition.cast(pa.int32()), at_null=NO_PARTITION)
 
 
 def split_by_topic(topic: str | pa.Array, columns: RecordColumns, partitions: npt.NDArray[np.int32]) -> list[TopicRows]:
@@ -129,5 +129,5 @@ def names_and_codes(topic: pa.Array) -> tuple[list[str], npt.NDArray[np.int32]]:
     distinct = (names if names.type in (pa.string(), pa.large_string()) else names.cast(pa.large_string())).dictionary_encode()
     codes = distinct.indices.take(column.indices) if is_dictionary else distinct.indices
     if codes.null_count:
-        raise null_topic_error(pc.index(codes.is_null(), True).as_py())
-    return texts(distinct.dictionary), codes.to_numpy()
+        raise null_topic_error(int(np.argmax(nulls_of(codes))))
+    return texts(distinct.dictionary), numbers_of(codes)

@@ -18,7 +18,8 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from spark_kafka_sink.errors import InvalidRecordError, SchemaError
-from spark_kafka_sink.records.interleave import INT32_MAX, Payload, arrays_of, binary_offsets, contiguous, join_rows
+from spark_kafka_sink.records.arrays import INT32_MAX, nulls_of, number_array, numbers_of
+from spark_kafka_sink.records.interleave import Payload, arrays_of, binary_offsets, contiguous, join_rows
 from spark_kafka_sink.records.varint import Int64Column, varint_sizes
 
 NO_TIMESTAMP = -1  # in a batch whose records have no timestamps
@@ -84,7 +85,7 @@ class RecordColumns:
 def take_rows(column: pa.Array | pa.ChunkedArray, indices: NDArray[np.integer]) -> pa.Array | pa.ChunkedArray:
     """The rows in `indices`, in that order: a copy; or slices, if Arrow cannot copy the chunks, which exceed 2 GiB together."""
     try:
-        return column.take(pa.array(indices))
+        return column.take(number_array(indices))
     except pa.ArrowInvalid:
         runs = np.split(indices, np.flatnonzero(np.diff(indices) != 1) + 1)
         slices = [column.slice(int(rows[0]), len(rows)) for rows in runs if len(rows)]
@@ -188,7 +189,7 @@ def lengths_of(payload: Column) -> Int64Column | int:
         return NULL_LENGTH
     lengths: Int64Column = np.concatenate([_NO_LENGTHS, *(np.diff(binary_offsets(piece)) for piece in arrays_of(payload))])
     if payload.null_count:
-        lengths[payload.is_null().to_numpy(zero_copy_only=False)] = NULL_LENGTH
+        lengths[nulls_of(payload)] = NULL_LENGTH
     return lengths
 
 
@@ -221,10 +222,10 @@ def _timestamps(column: pa.Array | pa.ChunkedArray | Int64Column | int, default:
         return default
     if not pa.types.is_int64(column.type):
         raise SchemaError(f"column timestamp has type {column.type}; it must be int64, milliseconds since 1970-01-01 UTC")
-    timestamps = _refuse_negative(contiguous(column).fill_null(0).to_numpy())
+    timestamps = _refuse_negative(numbers_of(column, at_null=0))
     if column.null_count == 0:
         return timestamps
-    return np.where(contiguous(column).is_null().to_numpy(zero_copy_only=False), default, timestamps)
+    return np.where(nulls_of(column), default, timestamps)
 
 
 def _refuse_negative(timestamps: Int64Column) -> Int64Column:
@@ -282,7 +283,7 @@ def entries_of(column: pa.Array) -> tuple[Int64Column, pa.Array]:
     if pa.types.is_map(column.type):
         entry = pa.struct([pa.field("key", column.type.key_type), pa.field("value", column.type.item_type)])
         column = column.cast(pa.list_(entry))
-    counts = pc.list_value_length(column).fill_null(0).to_numpy(zero_copy_only=False).astype(np.int64)
+    counts = numbers_of(pc.list_value_length(column), at_null=0).astype(np.int64)
     return counts, column.flatten()
 
 

@@ -16,9 +16,8 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from spark_kafka_sink.records.arrays import INT32_MAX, bytes_array
 from spark_kafka_sink.records.varint import Int64Column, encode_varint, zigzag
-
-INT32_MAX = 2**31 - 1  # binary arrays and views have int32 offsets; larger results are written as large_binary
 
 # The Sender's thread may free what is written here. Arrow's default pool keeps memory that another thread frees: a writer of
 # fifty million rows grew by 125 MiB with that pool, and by 65 MiB with this one. The default is faster if one thread does both.
@@ -83,11 +82,11 @@ class Payload:
     def prefixes(cls, data: bytes, step: int = 1) -> Payload:
         """Entry i consists of the first i * step bytes of `data`. All entries share one copy of it."""
         sizes = np.arange(0, len(data) + 1, step)
-        whole_payload = cls.of(pa.array([data], pa.binary()))
+        whole_payload = cls.of(bytes_array([data]))
         views = np.repeat(whole_payload.views, len(sizes))
         views.view(_VIEW)["size"] = sizes
         inline_prefixes = [data[:size] for size in sizes if size <= _INLINE_BYTES]
-        views[: len(inline_prefixes)] = cls.of(pa.array(inline_prefixes, pa.binary())).views
+        views[: len(inline_prefixes)] = cls.of(bytes_array(inline_prefixes)).views
         return cls(views, whole_payload.buffers)
 
     def at(self, entries: NDArray[np.integer]) -> Payload:
@@ -172,7 +171,7 @@ def arrays_of(column: pa.Array | pa.ChunkedArray) -> list[pa.Array]:
 def contiguous(column: pa.Array | pa.ChunkedArray) -> pa.Array:
     """Return the column in one chunk; a copy if it has several chunks."""
     if isinstance(column, pa.ChunkedArray):
-        return column.chunk(0) if column.num_chunks == 1 else pa.concat_arrays(column.chunks or [pa.array([], column.type)])
+        return column.chunk(0) if column.num_chunks == 1 else pa.concat_arrays(column.chunks or [pa.nulls(0, column.type)])
     return column
 
 

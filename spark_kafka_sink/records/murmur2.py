@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from spark_kafka_sink.records.arrays import nulls_of
 from spark_kafka_sink.records.interleave import binary_offsets
 
 _SEED = np.uint32(0x9747B28C)
@@ -39,7 +40,7 @@ def murmur2(keys: pa.Array) -> Hashes:
     offsets = binary_offsets(keys)
     lengths = np.diff(offsets)
     if keys.null_count:
-        lengths[keys.is_null().to_numpy(zero_copy_only=False)] = 0
+        lengths[nulls_of(keys)] = 0
     data = np.frombuffer(keys.buffers()[2] or b"", np.uint8)
     shortest, longest = int(lengths.min()), int(lengths.max())
     if shortest == longest and len(keys) >= _MIN_KEYS_PER_CALL and not keys.null_count:

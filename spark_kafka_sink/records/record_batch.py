@@ -26,9 +26,10 @@ import pyarrow as pa
 
 from spark_kafka_sink.errors import RecordTooLargeError
 from spark_kafka_sink.protocol.producer_identity import NO_PRODUCER, ProducerIdentity
+from spark_kafka_sink.records.arrays import INT32_MAX
 from spark_kafka_sink.records.columns import ATTRIBUTES_BYTES, NO_HEADERS, NULL_LENGTH, RecordColumns
 from spark_kafka_sink.records.crc32c import ByteBuffer, crc32c
-from spark_kafka_sink.records.interleave import INT32_MAX, InterleavedRows, Payload, Piece, interleave
+from spark_kafka_sink.records.interleave import InterleavedRows, Payload, Piece, interleave
 from spark_kafka_sink.records.varint import Int64Column, varint_sizes
 
 BATCH_HEADER_BYTES = 61

@@ -13,7 +13,8 @@ import numpy as np
 import pyarrow as pa
 
 from spark_kafka_sink.errors import SchemaError
-from spark_kafka_sink.records.interleave import INT32_MAX, Piece, arrays_of
+from spark_kafka_sink.records.arrays import INT32_MAX, bitmap, nulls_of
+from spark_kafka_sink.records.interleave import Piece, arrays_of
 from spark_kafka_sink.records.varint import Int64Column
 from spark_kafka_sink.schemas.avro.encoding import (
     MAX_BLOCK_BYTES,
@@ -72,7 +73,7 @@ class AvroEncoder:
             chunk_refusals = Refusals()
             encoded_chunks.append(encode_rows(framed_encoding, chunk, chunk_refusals))
             refusals.add_block(chunk_refusals, start)
-            null_masks.append(chunk.is_null().to_numpy(zero_copy_only=False))
+            null_masks.append(nulls_of(chunk))
             start += len(chunk)
         return _encoded_column(join_encoded(encoded_chunks), np.concatenate(null_masks), _rows_by_reason(refusals))
 
@@ -131,6 +132,6 @@ def _encoded_column(row_bytes: RowBytes, is_null: Mask, refused_rows: list[Unenc
         is_null[each.rows] = True
     is_large = int(row_bytes.offsets[-1]) > INT32_MAX
     kind, dtype = (pa.large_binary(), np.int64) if is_large else (pa.binary(), np.int32)
-    validity_buffer = pa.array(~is_null).buffers()[1] if is_null.any() else None
+    validity_buffer = bitmap(~is_null) if is_null.any() else None
     offsets = pa.py_buffer(row_bytes.offsets.astype(dtype))
     return EncodedColumn(pa.Array.from_buffers(kind, len(is_null), [validity_buffer, offsets, row_bytes.data]), refused_rows)

@@ -14,8 +14,9 @@ import pyarrow.compute as pc
 
 from spark_kafka_sink.config.format_options import SchemaUse
 from spark_kafka_sink.errors import SchemaError
+from spark_kafka_sink.records.arrays import INT32_MAX, bytes_array
 from spark_kafka_sink.records.columns import binary_column
-from spark_kafka_sink.records.interleave import INT32_MAX, contiguous
+from spark_kafka_sink.records.interleave import contiguous
 from spark_kafka_sink.schemas.avro_encoder import AvroEncoder, EncodedColumn
 
 
@@ -60,5 +61,5 @@ def framed_column(column: pa.Array | pa.ChunkedArray, prefix: bytes) -> pa.Array
     payloads = contiguous(payloads)
     size_bytes = payloads.nbytes + len(prefix) * len(payloads)
     kind = pa.large_binary() if size_bytes > INT32_MAX or pa.types.is_large_binary(payloads.type) else pa.binary()
-    frame = pa.scalar(prefix, kind)
-    return pc.binary_join_element_wise(frame, payloads.cast(kind), pa.scalar(b"", kind))
+    frame, separator = bytes_array([prefix, b""], kind)
+    return pc.binary_join_element_wise(frame, payloads.cast(kind), separator)

@@ -27,9 +27,10 @@ from spark_kafka_sink.errors import (
 from spark_kafka_sink.network.network_client import NetworkClient
 from spark_kafka_sink.producer import topic_rows
 from spark_kafka_sink.producer.producer import KafkaProducer
-from spark_kafka_sink.producer.producer_record import HEADERS_MAP, ProducerRecord
+from spark_kafka_sink.producer.producer_record import ProducerRecord
 from spark_kafka_sink.protocol.api_keys import ApiKey
 from spark_kafka_sink.protocol.error_codes import Errors
+from spark_kafka_sink.records.arrays import header_array
 from spark_kafka_sink.records.murmur2 import partition_for_keys
 from tests.fakes.fake_broker import FakeBroker
 from tests.producer.calling import WAIT_MS, WAIT_S, binary
@@ -190,7 +191,7 @@ def test_without_any_column_there_is_no_telling_how_many_rows_there_are(producer
         producer.send_columns("single", value=None)
 
 
-@pytest.mark.parametrize("column", [{"headers": pa.array([[("h", b"1")], []], HEADERS_MAP)}, {"timestamp": pa.array([5, None])}])
+@pytest.mark.parametrize("column", [{"headers": header_array([[("h", b"1")], []])}, {"timestamp": pa.array([5, None])}])
 def test_a_column_of_headers_or_timestamps_tells_how_many_rows_there_are(
     broker: FakeBroker, producer: KafkaProducer, column: dict[str, pa.Array]
 ) -> None:

@@ -34,6 +34,7 @@ from spark_kafka_sink.producer.avro.avro_rows import PythonRows, SizedCopy, pyth
 from spark_kafka_sink.producer.producer_record import ProducerColumns
 from spark_kafka_sink.producer.serializers import SerializationError
 from spark_kafka_sink.producer.topic_rows import names_and_codes
+from spark_kafka_sink.records.arrays import bytes_array, number_array
 from spark_kafka_sink.records.interleave import contiguous
 from spark_kafka_sink.schemas.avro_encoder import EncodedColumn
 from spark_kafka_sink.schemas.avro_schema import AvroSchema, parse_schema
@@ -71,6 +72,8 @@ class AvroSerializers:
         self._config = replace(self.registry_config, schema_registry_default_api_timeout_ms=limit_ms)
         self._encoders: dict[tuple[str, pa.DataType, str], PartEncoder] = {}  # by part, type and topic; grows only
         self._object_formats: dict[tuple[str, str], _ObjectFormat] = {}  # by part and topic; grows only
+        if any(part.schema is not None for part in self.parts.values()):
+            pa.array([])  # imports pandas now: pa.array makes columns of the objects of `send`, perhaps in an exit handler
 
     def encodes(self, part: str) -> bool:
         return part in self.parts
@@ -107,10 +110,10 @@ class AvroSerializers:
         for number, name in enumerate(names):
             positions = np.flatnonzero(codes == number)
             if len(positions):
-                result = self._find_encoder(part, column.type, name).encode(column.take(pa.array(positions)))
+                result = self._find_encoder(part, column.type, name).encode(column.take(number_array(positions)))
                 pieces.append(_require_encoded(result, part, positions).cast(pa.large_binary()))
                 positions_by_topic.append(positions)
-        return pa.concat_arrays(pieces).take(pa.array(np.argsort(np.concatenate(positions_by_topic))))
+        return pa.concat_arrays(pieces).take(number_array(np.argsort(np.concatenate(positions_by_topic))))
 
     def _find_encoder(self, part: str, column_type: pa.DataType, topic: str) -> PartEncoder:
         key = (part, column_type, topic)
@@ -165,7 +168,7 @@ class AvroSerializers:
         encoded_by_row = {row: value for row, value in enumerate(objects) if type(value) is AlreadyEncoded}
         rows = [None if row in encoded_by_row else value for row, value in enumerate(objects)] if encoded_by_row else objects
         if all(value is None for value in rows):
-            return pa.array([encoded_by_row.get(row) for row in range(len(objects))], pa.binary()), {}
+            return bytes_array([encoded_by_row.get(row) for row in range(len(objects))]), {}
         rows_format, encoder = self._object_formats[part, topic]
         array, errors = _as_array(rows, rows_format.type)
         result = encoder.encode(array)
@@ -174,7 +177,7 @@ class AvroSerializers:
                 errors.setdefault(row, _not_encodable(f"the {part}", unencodable.field, unencodable.reason))
         values = result.values
         if encoded_by_row:
-            values = pa.array([encoded_by_row.get(row, value) for row, value in enumerate(values.to_pylist())], values.type)
+            values = bytes_array([encoded_by_row.get(row, value) for row, value in enumerate(values.to_pylist())], values.type)
         return values, errors
 
     def _find_object_format(self, part: str, topic: str) -> _ObjectFormat:

@@ -5,13 +5,14 @@ Texts that are not UTF-8 come back unchanged.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pyarrow as pa
 
-from spark_kafka_sink.producer.producer_record import HEADERS_MAP, ProducerColumns, ProducerRecord, checked_headers, whole_number
+from spark_kafka_sink.producer.producer_record import ProducerColumns, ProducerRecord, checked_headers, whole_number
 from spark_kafka_sink.producer.serializers import as_bytes
+from spark_kafka_sink.records.arrays import bytes_array, header_array, int64_array, text_array
 from spark_kafka_sink.records.columns import is_text, texts
 
 
@@ -103,25 +104,17 @@ def to_utf8(cell: Any) -> Any:
 def columns_of(records: Sequence[ProducerRecord]) -> ProducerColumns:
     """The records as columns: one topic if all have the same; None for a column other than `value` that no record has."""
 
-    def column(name: str, kind: pa.DataType) -> pa.Array | None:
+    def column(name: str, array_of: Callable[[Sequence[Any]], pa.Array]) -> pa.Array | None:
         cells = [getattr(record, name) for record in records]
-        return None if all(cell is None for cell in cells) else pa.array(cells, kind)
+        return None if all(cell is None for cell in cells) else array_of(cells)
 
     topics = {record.topic for record in records}
     headers = [record.headers for record in records]
     return ProducerColumns(
-        topics.pop() if len(topics) == 1 and None not in topics else pa.array([record.topic for record in records], pa.string()),
-        value=pa.array([record.value for record in records], pa.large_binary()),
-        key=column("key", pa.large_binary()),
-        partition=column("partition", pa.int64()),
-        headers=_headers_of(headers) if any(headers) else None,
-        timestamp=column("timestamp", pa.int64()),
+        topics.pop() if len(topics) == 1 and None not in topics else text_array([record.topic for record in records]),
+        value=bytes_array([record.value for record in records]),
+        key=column("key", bytes_array),
+        partition=column("partition", int64_array),
+        headers=header_array(headers) if any(headers) else None,
+        timestamp=column("timestamp", int64_array),
     )
-
-
-def _headers_of(rows: Sequence[Sequence[tuple[str, bytes | None]]]) -> pa.Array:
-    """A column of type HEADERS_MAP. Keys are built as bytes, as some may not be UTF-8; their buffers are then read as text."""
-    octets = [[(key.encode("utf-8", "surrogateescape"), value) for key, value in headers] for headers in rows]
-    column = pa.array(octets, pa.map_(pa.binary(), pa.binary()))
-    keys = pa.Array.from_buffers(HEADERS_MAP.key_type, len(column.keys), column.keys.buffers())
-    return pa.MapArray.from_arrays(column.offsets, keys, column.items)

@@ -12,7 +12,6 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from spark_kafka_sink.config.producer_config import ProducerConfig
 from spark_kafka_sink.errors import ConfigError, InvalidRecordError, KafkaError
@@ -21,6 +20,7 @@ from spark_kafka_sink.producer.plugins.plugin import Plugin, make_plugin
 from spark_kafka_sink.producer.producer_record import whole_number
 from spark_kafka_sink.producer.topic_rows import TopicRows
 from spark_kafka_sink.protocol.topic_partition import NO_PARTITION
+from spark_kafka_sink.records.arrays import int64_array, numbers_of
 from spark_kafka_sink.records.interleave import contiguous
 
 
@@ -124,7 +124,7 @@ class UserPartitioner:
         assert self._record_method is not None
         pairs = zip(key.to_pylist(), value.to_pylist(), strict=True)
         answers = (self._record_method(topic, row_key, row_key, row_value, row_value, cluster) for row_key, row_value in pairs)
-        return pa.array([None if each is None else whole_number(each, "partition") for each in answers], pa.int64())
+        return int64_array([None if each is None else whole_number(each, "partition") for each in answers])
 
     def decide_record(
         self, topic: str, key: object, key_bytes: bytes | None, value: object, value_bytes: bytes | None, cluster: Cluster
@@ -163,7 +163,7 @@ class UserPartitioner:
             kind = answer.type
             if pa.types.is_integer(answer.type) or pa.types.is_null(answer.type):
                 try:
-                    answer = pc.fill_null(answer.cast(pa.int64()), NO_PARTITION).to_numpy(zero_copy_only=False)
+                    answer = numbers_of(answer.cast(pa.int64()), at_null=NO_PARTITION)
                 except pa.ArrowInvalid as error:  # uint64 beyond int64
                     raise self._failure_error(f"returned numbers that are not partitions: {error}", topic) from error
         elif isinstance(answer, np.ndarray):

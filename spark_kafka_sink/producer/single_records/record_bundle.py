@@ -25,8 +25,9 @@ from spark_kafka_sink.producer.accumulator.buffer_pool import PoolMemory
 from spark_kafka_sink.producer.accumulator.delivery import BatchRows, RowsCallback
 from spark_kafka_sink.producer.accumulator.row_metadata import metadata_of_rows
 from spark_kafka_sink.producer.plugins.interceptors import InterceptorCallback, Interceptors
-from spark_kafka_sink.producer.producer_record import HEADERS_MAP, Callback, ProducerColumns, RecordDetails, RecordMetadata
+from spark_kafka_sink.producer.producer_record import Callback, ProducerColumns, RecordDetails, RecordMetadata
 from spark_kafka_sink.protocol.topic_partition import NO_PARTITION
+from spark_kafka_sink.records.arrays import bytes_array, header_array, number_array
 from spark_kafka_sink.records.columns import RecordColumns
 
 logger = logging.getLogger(__name__)
@@ -85,7 +86,7 @@ ColumnOf = Callable[[str, str, Sequence[Any]], pa.Array]  # ("key" or "value", t
 
 
 def _column_of_bytes(part: str, topic: str, values: Sequence[Any]) -> pa.Array:  # noqa: ARG001
-    return pa.array(values, pa.binary())
+    return bytes_array(values)
 
 
 class RecordBundle:
@@ -185,12 +186,12 @@ class RecordBundle:
         row_count, headers = len(self.values), None
         if any(each.headers for each in self.details.values()):
             no_details = RecordDetails()
-            headers = pa.array([self.details.get(row, no_details).headers for row in range(row_count)], HEADERS_MAP)
+            headers = header_array([self.details.get(row, no_details).headers for row in range(row_count)])
         keys = column_of("key", self.topic, self.keys) if self.keys.count(None) < row_count else None
         named_partitions = self._named_partitions()
-        partitions = pa.array(named_partitions, mask=named_partitions == NO_PARTITION)
+        partitions = number_array(named_partitions, named_partitions == NO_PARTITION)
         values = column_of("value", self.topic, self.values)
-        return ProducerColumns(self.topic, values, keys, partitions, headers, pa.array(timestamps))
+        return ProducerColumns(self.topic, values, keys, partitions, headers, number_array(timestamps))
 
     def _named_partitions(self) -> npt.NDArray[np.int32]:
         """int32[n]: the partitions that records name, NO_PARTITION for the others."""

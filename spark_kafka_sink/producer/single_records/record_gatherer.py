@@ -233,6 +233,10 @@ class RecordGatherer:
             bundle.seal()
         return bundles
 
+    def unfinished_record_count(self) -> int:
+        """The records of bundles that are not encoded, or being encoded now. Takes no lock."""
+        return sum(len(bundle) for bundle in tuple(self._unfinished_bundles))
+
     def _encode_within(self, topic: str, timeout_ms: int) -> bool:
         """Encode a topic's bundle. False if another thread was still encoding the previous bundle when time ran out."""
         return self.hand_overs.run(self._encode_when_admitted, topic, self.clock.now_ms() + timeout_ms)

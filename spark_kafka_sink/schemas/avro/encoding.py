@@ -14,8 +14,8 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from spark_kafka_sink.records.arrays import INT32_MAX, bools_of, bytes_array
 from spark_kafka_sink.records.interleave import (
-    INT32_MAX,
     MAX_WORD_BYTES,
     Payload,
     Piece,
@@ -134,7 +134,7 @@ def bytes_of(column: pa.Array) -> int:
 
 def validity(column: pa.Array) -> Mask | None:
     """Where the column has values; None if it has no nulls."""
-    return column.is_valid().to_numpy(zero_copy_only=False) if column.null_count else None
+    return bools_of(column.is_valid()) if column.null_count else None
 
 
 # PIECES
@@ -151,7 +151,7 @@ def varints(numbers: Int64Column, valid: Mask | None) -> list[Piece]:
 def constant(octets: bytes, present: Mask | None) -> list[Piece]:
     """The same bytes in each row that is present."""
     if len(octets) > MAX_WORD_BYTES:
-        both = Payload.of(pa.array([b"", octets], pa.large_binary()))
+        both = Payload.of(bytes_array([b"", octets], pa.large_binary()))
         return [both.at(np.ones(1, np.int64) if present is None else present.astype(np.int64))]  # one view serves all rows
     if present is None:
         return [octets]

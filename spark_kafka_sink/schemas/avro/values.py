@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from spark_kafka_sink.records.arrays import bools_of, bytes_array, nulls_of, numbers_of
 from spark_kafka_sink.records.columns import binary_column
 from spark_kafka_sink.records.interleave import Payload, Piece, Word, binary_offsets, data_buffer
 from spark_kafka_sink.records.varint import Int64Column
@@ -48,7 +49,7 @@ class IntegerEncoding(Encoding):
     is_int: bool = False  # the result must fit in 32 bits
 
     def value_pieces(self, column: pa.Array, valid: Mask | None, refusals: Refusals) -> list[Piece]:
-        values = fixed_width_values(column)
+        values = numbers_of(column)
         if values.dtype == np.uint64:
             self.refuse(values > INT64_MAX, valid, refusals, "it exceeds the largest long")
         return varints(self._in_unit(values.astype(np.int64, copy=False), valid, refusals), valid)
@@ -89,7 +90,7 @@ class FloatEncoding(Encoding):
         return self.values(column).view(np.uint8).reshape(len(column), self.size)
 
     def values(self, column: pa.Array) -> NDArray[Any]:
-        return fixed_width_values(column).astype(f"<f{self.size}", copy=False)
+        return numbers_of(column).astype(f"<f{self.size}", copy=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,15 +98,8 @@ class BooleanEncoding(Encoding):
     """Writes a boolean: one byte, 0 or 1."""
 
     def value_pieces(self, column: pa.Array, valid: Mask | None, refusals: Refusals) -> list[Piece]:  # noqa: ARG002
-        octets = column.fill_null(False).to_numpy(zero_copy_only=False).astype(np.uint64)
+        octets = bools_of(column).astype(np.uint64)
         return [Word(octets, 1 if valid is None else valid.astype(np.int64), 1)]
-
-
-def fixed_width_values(column: pa.Array) -> NDArray[Any]:
-    """The numbers in a column's buffer, without a copy; any number where the column is null."""
-    code = "f" if pa.types.is_floating(column.type) else "u" if pa.types.is_unsigned_integer(column.type) else "i"
-    dtype = np.dtype(f"<{code}{column.type.bit_width // 8}")
-    return np.frombuffer(column.buffers()[1], dtype, len(column), column.offset * dtype.itemsize)
 
 
 # BYTES
@@ -141,7 +135,7 @@ class UuidEncoding(BytesEncoding):
     """Writes a string that must be a UUID: 36 characters."""
 
     def refuse_values(self, column: pa.Array, lengths: Int64Column, valid: Mask | None, refusals: Refusals) -> None:  # noqa: ARG002
-        is_uuid = pc.match_substring_regex(column, _UUID).fill_null(True).to_numpy(zero_copy_only=False)
+        is_uuid = bools_of(pc.match_substring_regex(column, _UUID), at_null=True)
         refusals.add(~is_uuid, self.path, "it is no UUID in the form of 8-4-4-4-12 hexadecimal digits")
 
 
@@ -203,7 +197,6 @@ class EnumEncoding(Encoding):
 
     def value_pieces(self, column: pa.Array, valid: Mask | None, refusals: Refusals) -> list[Piece]:
         column = binary_column(self.path, column)
-        numbers = pc.index_in(column, pa.array([symbol.encode() for symbol in self.symbols], column.type))
-        is_unknown = numbers.is_null().to_numpy(zero_copy_only=False)
-        self.refuse(is_unknown, valid, refusals, "it is none of the enum's symbols")
-        return varints(numbers.fill_null(0).to_numpy().astype(np.int64), valid)
+        numbers = pc.index_in(column, bytes_array([symbol.encode() for symbol in self.symbols], column.type))
+        self.refuse(nulls_of(numbers), valid, refusals, "it is none of the enum's symbols")
+        return varints(numbers_of(numbers, at_null=0).astype(np.int64), valid)

@@ -15,6 +15,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from spark_kafka_sink.records.arrays import numbers_of
 from spark_kafka_sink.records.columns import entries_of, take_rows, texts
 
 MAX_SHOWN_KEY_BYTES = 32  # bytes of a key that an error shows
@@ -99,7 +100,7 @@ def header_entries(headers: pa.Array) -> tuple[PerRow, pa.Array, pa.Array]:
 
 
 def _lengths(payload: pa.Array) -> PerRow:
-    lengths: PerRow = pc.binary_length(payload).fill_null(0).to_numpy(zero_copy_only=False).astype(np.int64)
+    lengths: PerRow = numbers_of(pc.binary_length(payload), at_null=0).astype(np.int64)
     return lengths
 
 

@@ -20,6 +20,7 @@ import pyarrow.compute as pc
 from spark_kafka_sink.config.producer_config import ProducerConfig
 from spark_kafka_sink.errors import AbortableTransactionError, KafkaError, RecordTooLargeError, TransactionAbortedError
 from spark_kafka_sink.protocol.error_codes import Errors
+from spark_kafka_sink.records.arrays import number_array, scalar
 from spark_kafka_sink.sink.rows.chunk import PerRow, header_entries
 
 if TYPE_CHECKING:
@@ -121,9 +122,9 @@ def is_consequence(error: KafkaError) -> bool:
 
 def make_larger_producer(options: Mapping[str, object]) -> KafkaProducer:
     """Make the second producer. `options`: of the first."""
-    from spark_kafka_sink.producer.producer import KafkaProducer
+    from spark_kafka_sink.producer.task_producer import TaskProducer
 
-    return KafkaProducer(options_for_large_rows(options), largest_record=MAX_ROW_BYTES)
+    return TaskProducer(options_for_large_rows(options), largest_record=MAX_ROW_BYTES)
 
 
 def options_for_large_rows(options: Mapping[str, object]) -> dict[str, object]:
@@ -141,23 +142,23 @@ def dead_letter_columns(
     key, because a header must have one. A timestamp for which brokers may reject the dead letter too stays in a header only."""
     value = columns["value"]
     row_count = len(value)
-    topic = pa.repeat(columns["topic"], row_count) if isinstance(columns["topic"], str) else columns["topic"]
-    partitions = columns["partition"] if partition is None else pa.repeat(pa.scalar(partition, pa.int32()), row_count)
+    topic = pa.repeat(scalar(columns["topic"]), row_count) if isinstance(columns["topic"], str) else columns["topic"]
+    partitions = columns["partition"] if partition is None else pa.repeat(scalar(partition), row_count)
     details = {
         "topic": topic.cast(pa.binary()),
         "partition": pa.nulls(row_count, pa.binary()) if partitions is None else partitions.cast(pa.string()).cast(pa.binary()),
-        "condition": pa.repeat(condition.encode(), row_count),
-        "message": pa.repeat(text.encode(), row_count),
+        "condition": pa.repeat(scalar(condition.encode()), row_count),
+        "message": pa.repeat(scalar(text.encode()), row_count),
     }
     if field is not None:
-        details["field"] = pa.repeat(field.encode(), row_count)
+        details["field"] = pa.repeat(scalar(field.encode()), row_count)
     timestamp = columns["timestamp"]
     if timestamp is not None:
         details["timestamp"] = timestamp.cast(pa.string()).cast(pa.binary())
         is_rejected = partition is not None and condition in _REJECTED_AS_INVALID
         latest_ms = -1 if is_rejected else time.time_ns() // 1_000_000 + MAX_AHEAD_MS
-        is_kept = pc.and_(pc.greater_equal(timestamp, 0), pc.less_equal(timestamp, latest_ms))
-        timestamp = pc.if_else(is_kept, timestamp, pa.scalar(None, pa.int64()))
+        is_kept = pc.and_(pc.greater_equal(timestamp, scalar(0)), pc.less_equal(timestamp, scalar(latest_ms)))
+        timestamp = pc.if_else(is_kept, timestamp, pa.nulls(1, pa.int64())[0])
     return {"key": columns["key"], "value": value, "headers": _with_headers(columns["headers"], details), "timestamp": timestamp}
 
 
@@ -171,14 +172,14 @@ def _with_headers(headers: pa.Array | None, details: Mapping[str, pa.Array]) -> 
     keys, values = [], []
     if headers is not None:
         counts, own_keys, own_values = header_entries(headers)
-        keys.append(own_keys.cast(pa.string()).fill_null(""))
+        keys.append(own_keys.cast(pa.string()).fill_null(scalar("")))
         values.append(own_values.cast(pa.binary()))
     for name, column in details.items():
-        keys.append(pa.repeat(HEADER_PREFIX + name, row_count))
+        keys.append(pa.repeat(scalar(HEADER_PREFIX + name), row_count))
         values.append(column)
     own_count = int(counts.sum())
     positions = own_count + np.arange(len(details) * row_count).reshape(len(details), row_count).T.ravel()  # of details, by row
     order = np.insert(np.arange(own_count), np.repeat(np.cumsum(counts), len(details)), positions)
     entries = pa.StructArray.from_arrays([pa.concat_arrays(keys), pa.concat_arrays(values)], ["key", "value"])
     offsets = np.concatenate([[0], np.cumsum(counts + len(details))]).astype(np.int32)
-    return pa.ListArray.from_arrays(pa.array(offsets), entries.take(pa.array(order)))
+    return pa.ListArray.from_arrays(number_array(offsets), entries.take(number_array(order)))

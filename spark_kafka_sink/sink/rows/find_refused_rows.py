@@ -17,6 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_kafka_sink.config.topic_names import TOPIC_NAME_RULE, is_topic_name
+from spark_kafka_sink.records.arrays import bools_of, nulls_of, numbers_of, scalar
 from spark_kafka_sink.records.columns import record_columns, take_rows, texts
 from spark_kafka_sink.records.record_batch import size_upper_bounds
 from spark_kafka_sink.sink.rows.chunk import MAX_SHOWN_CHARACTERS, header_entries
@@ -54,13 +55,13 @@ def find_refused_rows(
     _check_topics(columns["topic"], unknown_topics, refuse)
     _check_partitions(columns["topic"], columns["partition"], partition_counts, row_count, refuse)
     if columns["timestamp"] is not None:
-        is_negative = _mask(pc.less(columns["timestamp"], 0))
+        is_negative = _is_negative(columns["timestamp"])
         refuse(is_negative, "KAFKA_INVALID_RECORD", "its timestamp is negative; it must be at least 0, or null")
     if columns["headers"] is not None:
         counts, keys, _ = header_entries(columns["headers"])
         rows_of_headers = np.repeat(np.arange(row_count), counts)
         lacks_key = np.zeros(row_count, np.bool_)
-        lacks_key[rows_of_headers[_mask(keys.is_null())]] = True
+        lacks_key[rows_of_headers[nulls_of(keys)]] = True
         refuse(lacks_key, "KAFKA_INVALID_RECORD", "a header has no key; every header needs one: leave it out or name it")
     _check_sizes(columns, size_limits, is_good, refuse)
     return refused_rows
@@ -70,10 +71,10 @@ def _check_topics(topic: str | pa.Array, unknown_topics: Mapping[str, str], refu
     """Checks each distinct name once. A column that holds no topics at all may have as many names as rows."""
     if isinstance(topic, str):
         return
-    refuse(_mask(topic.is_null()), "KAFKA_NULL_TOPIC_IN_DATA", NULL_TOPIC)
+    refuse(nulls_of(topic), "KAFKA_NULL_TOPIC_IN_DATA", NULL_TOPIC)
     topics = topic.dictionary_encode()
     names: list[str] = texts(topics.dictionary)
-    topic_numbers = topics.indices.fill_null(len(names)).to_numpy(zero_copy_only=False)
+    topic_numbers = numbers_of(topics.indices, at_null=len(names))
     invalid_names = [name for name in names if not is_topic_name(name)]
     text = f"no topic can have {_names_in_words(invalid_names, 'the name', 'names like')}: {TOPIC_NAME_RULE}"
     refuse(_is_among(invalid_names, names)[topic_numbers], "KAFKA_INVALID_TOPIC_EXCEPTION", text)
@@ -98,14 +99,14 @@ def _check_partitions(
 ) -> None:
     if partition is None:
         return
-    is_negative = _mask(pc.less(partition, 0))
-    values = np.unique(partition.filter(pa.array(is_negative)).to_numpy(zero_copy_only=False))
+    is_negative = _is_negative(partition)
+    values = np.unique(numbers_of(partition)[is_negative])
     partition_in_words = str(values[0]) if len(values) == 1 else "below 0"
     text = f"Invalid partition: {partition_in_words}. Partition number should always be non-negative or null."
     refuse(is_negative, "KAFKA_INVALID_PARTITION", text)
     for name, count in partition_counts.items():
-        is_of_topic = np.full(row_count, topic == name) if isinstance(topic, str) else _mask(pc.equal(topic, name))
-        is_beyond = is_of_topic & _mask(pc.greater_equal(partition, count))
+        is_of_topic = np.full(row_count, topic == name) if isinstance(topic, str) else bools_of(pc.equal(topic, scalar(name)))
+        is_beyond = is_of_topic & (numbers_of(partition, at_null=-1) >= count)
         refuse(is_beyond, "KAFKA_UNKNOWN_PARTITION", f"topic {name} has no such partition: it has {count}, 0 to {count - 1}")
 
 
@@ -125,6 +126,6 @@ def _check_sizes(columns: Mapping[str, Any], size_limits: Mapping[str, int], is_
         refuse(is_too_large, "KAFKA_RECORD_TOO_LARGE", text)
 
 
-def _mask(values: pa.Array) -> RowMask:
-    mask: RowMask = values.fill_null(False).to_numpy(zero_copy_only=False).astype(np.bool_)
-    return mask
+def _is_negative(column: pa.Array) -> RowMask:
+    is_negative: RowMask = numbers_of(column, at_null=0) < 0
+    return is_negative

@@ -15,6 +15,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from spark_kafka_sink.records.arrays import bytes_array
 from spark_kafka_sink.records.interleave import contiguous
 
 
@@ -22,7 +23,7 @@ def json_texts(column: pa.Array | pa.ChunkedArray) -> pa.Array:
     """Each row as JSON, in a string column; null for a row that is null. Memory: some 100 bytes for each field of each row."""
     values = _values(contiguous(column))
     texts = [None if value is None else json.dumps(value, ensure_ascii=False, allow_nan=False) for value in values]
-    return pa.array([None if text is None else text.encode("utf-8", "replace").decode() for text in texts], pa.string())
+    return bytes_array([None if text is None else text.encode("utf-8", "replace") for text in texts], pa.string())
 
 
 def _values(column: pa.Array) -> list[Any]:

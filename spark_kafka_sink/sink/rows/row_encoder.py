@@ -20,6 +20,7 @@ from spark_kafka_sink.config.format_options import SchemaUse, all_uses
 from spark_kafka_sink.config.topic_names import is_topic_name
 from spark_kafka_sink.errors import SchemaError
 from spark_kafka_sink.exactly_once.writes import ReplayError
+from spark_kafka_sink.records.arrays import bool_array, number_array, numbers_of
 from spark_kafka_sink.records.columns import take_rows, texts
 from spark_kafka_sink.records.interleave import contiguous
 from spark_kafka_sink.schemas.avro_encoder import EncodedColumn, UnencodableRows, each_row_once
@@ -100,7 +101,7 @@ def _as_json(original: Chunk, encoded_chunk: Chunk, encoded_parts: Mapping[str, 
         has_failed = np.isin(rows, failed_rows)
         if has_failed.any():
             json_column = json_texts(take_rows(original.columns[name], rows)).cast(columns[name].type)
-            columns[name] = pc.if_else(pa.array(has_failed), json_column, contiguous(columns[name]))
+            columns[name] = pc.if_else(bool_array(has_failed), json_column, contiguous(columns[name]))
     return replace(chunk, columns=columns)
 
 
@@ -156,7 +157,7 @@ class _TaskPartEncoder:
         if len(groups) == 1:
             return EncodedColumn(columns[0], refused_rows)
         order = np.concatenate([rows for _, rows in groups])
-        return EncodedColumn(_concatenate(columns).take(pa.array(np.argsort(order, kind="stable"))), refused_rows)
+        return EncodedColumn(_concatenate(columns).take(number_array(np.argsort(order, kind="stable"))), refused_rows)
 
     def _encoder_of(self, topic: str) -> PartEncoder:
         encoder = self._encoders_by_topic.get(topic)
@@ -184,7 +185,7 @@ def _rows_of_topics(topic: pa.Array) -> Iterator[tuple[str | None, PerRow]]:
     """Each topic with the positions of its rows; None for rows whose topic is null or no valid name."""
     topics = contiguous(topic).dictionary_encode()
     names: list[str | None] = [name if is_topic_name(name) else None for name in texts(topics.dictionary)]
-    topic_numbers = topics.indices.fill_null(len(names)).to_numpy(zero_copy_only=False)
+    topic_numbers = numbers_of(topics.indices, at_null=len(names))
     order = np.argsort(topic_numbers, kind="stable")
     bounds = np.searchsorted(topic_numbers[order], np.arange(len(names) + 2))
     for number, name in enumerate([*names, None]):

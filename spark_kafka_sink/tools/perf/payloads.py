@@ -8,8 +8,8 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
+from spark_kafka_sink.records.arrays import number_array, text_array
 from spark_kafka_sink.tools.errors import UsageError
 
 POOL_BYTES = 32 * 1024 * 1024  # of random payloads, which are made before the clock starts, and used in turn
@@ -21,7 +21,7 @@ def payloads(arguments: argparse.Namespace) -> PayloadSource:
     """The source of payloads that the arguments name. Raises UsageError if the file has none or cannot be read."""
     random = np.random.default_rng(0)
     if arguments.payload_monotonic:
-        return lambda first, count: pc.cast(pa.array(np.arange(first, first + count)), pa.string())
+        return lambda first, count: number_array(np.arange(first, first + count)).cast(pa.string())
     if arguments.payload_file is not None:
         return _random_choice(_read_payloads(arguments.payload_file, arguments.payload_delimiter), random)
     return _random_letters(arguments.record_size, arguments.num_records, random)
@@ -37,11 +37,11 @@ def _read_payloads(file: Path, delimiter: str) -> pa.Array:
         lines.pop()
     if not lines:
         raise UsageError(f"--payload-file {file} contains no payload.")
-    return pa.array(lines, pa.string())
+    return text_array(lines)
 
 
 def _random_choice(values: pa.Array, random: np.random.Generator) -> PayloadSource:
-    return lambda _first, count: values.take(pa.array(random.integers(0, len(values), count)))
+    return lambda _first, count: values.take(number_array(random.integers(0, len(values), count)))
 
 
 def _random_letters(size_bytes: int, records: int, random: np.random.Generator) -> PayloadSource:
@@ -55,6 +55,6 @@ def _random_letters(size_bytes: int, records: int, random: np.random.Generator) 
         start = first % rows
         if start + count <= rows:
             return pool.slice(start, count)
-        return pool.take(pa.array(np.arange(start, start + count) % rows))
+        return pool.take(number_array(np.arange(start, start + count) % rows))
 
     return next_of_pool
