@@ -73,6 +73,14 @@ class Waiters:
             waiter.wake()
         self._waiters.clear()
 
+    def wake_all_within(self, timeout_ms: int) -> None:
+        """As `wake_all_locked`, for a thread that does not hold the lock, and must not wait longer for it."""
+        if self._lock.acquire(timeout=timeout_ms / 1000):
+            try:
+                self.wake_all_locked()
+            finally:
+                self._lock.release()
+
     def wait_until(self, is_true: Callable[[], bool], clock: Clock, deadline_ms: int) -> bool:
         """Wait until `is_true()`. Calls it with the lock held: at once, each time all are woken, and every RECHECK_INTERVAL_MS.
 

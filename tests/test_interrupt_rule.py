@@ -14,6 +14,7 @@ ELSEWHERE = {
     "clock.py": "sleeps on a condition that nobody else knows",
     "exactly_once/heartbeat.py": "its thread waits there, for a lock that the task holds",
     "network/sasl/tokens.py": "only threads of background.py wait there",
+    "producer/exits.py": "joins daemon threads when the program ends; nothing runs after it",
     "sink/prometheus/text_file.py": "Spark's commit waits there, for an event that nobody else knows",
     "tools/check/inspection.py": "joins a daemon thread of its own, which nobody else knows, when no lock is held",
     "tools/report/page.py": "its join is of markup",

@@ -30,7 +30,7 @@ from spark_kafka_sink.legacy.config import conceal_legacy, read_config
 from spark_kafka_sink.legacy.errors import FailedToSendMessageError, QueueFullError
 from spark_kafka_sink.legacy.event_handler import EventHandler
 from spark_kafka_sink.legacy.messages import KeyedMessage, SerializedMessage
-from spark_kafka_sink.producer import forks
+from spark_kafka_sink.producer import exits, forks
 from spark_kafka_sink.producer.producer import CLOSE_MARGIN_MS, KafkaProducer
 
 __all__ = ["KeyedMessage", "Producer"]
@@ -38,6 +38,8 @@ __all__ = ["KeyedMessage", "Producer"]
 logger = logging.getLogger(__name__)
 
 MAX_DISPATCH_MS = 600_000  # with the default options, longer than a dispatch to a few topics that times out everywhere
+
+_EXIT_LOCK_MS = 100  # how long the program's end waits for the queue's lock
 
 OnError = Callable[[KafkaError, Sequence[KeyedMessage]], None]
 
@@ -68,7 +70,7 @@ class Producer:
         self._config, plugins = read_config(config)
         clock = clock or Clock()
         self._generation = forks.generation()
-        self._producer = KafkaProducer(self._config.producer.to_mapping(), clock=clock)
+        self._producer = _InnerProducer(self._config.producer.to_mapping(), clock=clock)
         try:
             self.client_id = self._producer.client_id
             self._handler = EventHandler(self._config, plugins, self._producer, clock, random or Random())
@@ -87,6 +89,7 @@ class Producer:
             queue, self._handler, self._config.queue_enqueue_timeout_ms, on_error, self._producer.close, self.client_id, clock
         )
         send_thread.start()
+        exits.close_at_exit(send_thread, f"{self!r}", send_thread.thread)
         return send_thread
 
     def send(self, *messages: KeyedMessage) -> None:
@@ -130,6 +133,12 @@ class Producer:
 
     def __repr__(self) -> str:
         return f"Producer({getattr(self, 'client_id', 'not made')})"  # in a traceback with locals, __init__ may be unfinished
+
+
+class _InnerProducer(KafkaProducer):
+    """The send thread closes it when the queue is empty. In sync mode, nothing waits in it while no call does."""
+
+    closes_at_exit = False
 
 
 # SYNC
@@ -245,6 +254,11 @@ class SendQueue:
             self._waiters.wake_all_locked()
             self._is_closed = True
 
+    def close_at_exit(self) -> None:
+        """As `close`, without waiting long for the lock."""
+        self._is_closed = True
+        self._waiters.wake_all_within(_EXIT_LOCK_MS)
+
     def __len__(self) -> int:
         return len(self._entries)
 
@@ -264,13 +278,14 @@ class ProducerSendThread:
 
     def __post_init__(self) -> None:
         self._end_signal = Signal()
-        # A daemon thread, so that an interpreter that ends without close() does not wait for a broker. The queue is lost then.
-        self._thread = threading.Thread(target=self._run, name=f"ProducerSendThread-{self.client_id}", daemon=True)
+        self._dispatched_count = 0  # messages that were taken from the queue and are not settled
+        # A daemon thread, so that an interpreter that ends without close() does not wait long for a broker (producer/exits.py).
+        self.thread = threading.Thread(target=self._run, name=f"ProducerSendThread-{self.client_id}", daemon=True)
 
     def start(self) -> None:
         """Start the thread. If that raises, the queue is closed: an interrupt may come when the thread runs already."""
         try:
-            self._thread.start()
+            self.thread.start()
         except BaseException:
             self.queue.close()
             raise
@@ -301,13 +316,22 @@ class ProducerSendThread:
             return True  # called from on_error; the thread ends after the queue is empty
         return self._end_signal.wait(self.clock, timeout_ms)
 
+    def close_within(self, timeout_ms: int) -> None:  # noqa: ARG002 - the process ends then
+        """When the program ends: send what is in the queue."""
+        self.queue.close_at_exit()
+
+    def count_lost_rows(self) -> int:
+        return len(self.queue) + self._dispatched_count
+
     def _is_this_thread(self) -> bool:
-        return threading.current_thread() is self._thread
+        return threading.current_thread() is self.thread
 
     def _run(self) -> None:
         try:
             while messages := self.queue.take():
+                self._dispatched_count = len(messages)
                 self._handle(messages)
+                self._dispatched_count = 0
         except BaseException as error:  # such as SystemExit of a plug-in, with which a thread would end in silence
             logger.exception("! the send thread of %s ends", self.client_id)
             self.queue.close()

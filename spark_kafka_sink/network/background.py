@@ -4,7 +4,8 @@ BackgroundWorker does this for NetworkClient, which must not wait. `outcome_with
 wait, but only for a limited time: the clients of registries and token servers, Avro serializers, DNS and `pykafka-sink check`.
 ConnectionSetup starts work here when a handshake yields BackgroundWork, and when a host name has to be looked up. The client
 serves its other connections until the outcome arrives. Each piece of work runs on its own daemon thread: work that hangs in
-foreign code blocks nothing else. The connection that waits for the work is closed when its time-out has passed.
+foreign code blocks nothing else. The connection that waits for the work is closed when its time-out has passed. When the program
+ends, Python 3.12 and newer start no threads any more: BackgroundWorker's work runs on the thread of its client then.
 Law: what `work` raises, SystemExit too, leaves this file as a KafkaError. Neither the error nor its cause keeps the thread's
 frames, whose locals may be secrets.
 """
@@ -68,8 +69,8 @@ class BackgroundWorker:
         if must_start:
             try:
                 _start_thread(lambda: self._finish(run, outcome_of(work), key))
-            except RuntimeError as error:  # too many threads or processes, or the interpreter is shutting down
-                self._finish(run, _start_failure(error), key)
+            except RuntimeError as error:  # too many threads or processes, or the program ends
+                self._finish(run, _start_failure(error) if threading.main_thread().is_alive() else outcome_of(work), key)
 
     def _finish(self, run: object, outcome: Outcome, key: object) -> None:
         with self._lock:
@@ -99,7 +100,7 @@ class BackgroundWorker:
 
 
 def outcome_of(work: Callable[[], Any]) -> Outcome:
-    """Run `work` on this thread, which is not the main one: Ctrl-C would become an outcome.
+    """Run `work` on this thread, which is not the main one: there, Ctrl-C would become an outcome.
 
     Any exception but a KafkaError is a bug: it becomes the cause of a KafkaError that names it.
     Work that runs foreign code must convert the exceptions of that code to KafkaErrors itself.

@@ -17,6 +17,7 @@ Which thread uses which class
     Delivery            completed by the Sender, or by the caller whose rows get into no batch; awaited by callers
     CallerSide          callers, for transactions; each call posts a TransactionalCall, which the Sender completes and the caller
                         awaits
+    exits               the main thread, when the program ends; it uses Sender.close_within and count_lost_rows
     sender/, idempotence/, transactions/, txn_requests/
                         Sender only, except CallerSide and TransactionalMethods. Callers start and stop the Sender, read
                         SenderFailures, and use the methods of sequencers below the headings ANY THREAD and CALLERS

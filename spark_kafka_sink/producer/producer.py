@@ -27,7 +27,7 @@ from spark_kafka_sink.clock import Clock
 from spark_kafka_sink.config.producer_config import ProducerConfig
 from spark_kafka_sink.errors import IllegalStateError, KafkaError, KafkaTimeoutError, ProducerClosedError, fresh_copy
 from spark_kafka_sink.network.cluster import PartitionInfo
-from spark_kafka_sink.producer import forks
+from spark_kafka_sink.producer import exits, forks
 from spark_kafka_sink.producer.accumulator.delivery import Delivery
 from spark_kafka_sink.producer.plugins.interceptors import InterceptedRecord
 from spark_kafka_sink.producer.producer_parts import ProducerParts
@@ -58,6 +58,9 @@ CLOSE_MARGIN_MS = 5_000  # how long the Sender may take to end after its last ba
 class KafkaProducer(TransactionalMethods):
     """A producer and its Sender thread. All threads of the process that made it may use it, forked children may not.
 
+    Close it, or make it by `with`. When the program ends, open producers have one second together to send what is queued, and a
+    line on stderr says how many rows are lost (exits.py). After os._exit, or a signal without a handler, they are lost silently.
+
     Args:
         config: Kafka's producer configuration by its own keys ("bootstrap.servers", "acks", …); values may be strings.
             Serializers, partitioner.class and interceptor.classes are dotted names, or the objects themselves.
@@ -69,6 +72,7 @@ class KafkaProducer(TransactionalMethods):
         ConfigError: names all wrong option values at once, or the first part that cannot be made. Nothing has been started then.
     """
 
+    closes_at_exit = True  # False if others close it in time
     client_id = ""  # until the configuration is read: a traceback with locals shows unfinished producers too
 
     def __init__(self, config: Mapping[str, object], *, clock: Clock | None = None, largest_record: int = 0) -> None:
@@ -92,6 +96,8 @@ class KafkaProducer(TransactionalMethods):
             self._adopt_parts(parts)
             cleanup.callback(self._undo_constructor, cleanup)
             self._thread.start()  # if interrupted, it may or may not have started the thread
+            if self.closes_at_exit:
+                exits.close_at_exit(self._sender, repr(self), self._thread)
         except BaseException:
             cleanup.close()
             raise
@@ -127,7 +133,7 @@ class KafkaProducer(TransactionalMethods):
         forks.register_fast_path(self._gatherer)
         self._closer_lock = threading.Lock()  # guards _closer
         self._closer: threading.Thread | None = None  # see _claim_closing
-        # A daemon: an interpreter that ends without close() must not wait for a broker.
+        # A daemon: an interpreter that ends without close() must not wait long for a broker (exits.py).
         self._thread = threading.Thread(
             target=self._run_sender, name=f"kafka-producer-network-thread | {self.client_id}", daemon=True
         )

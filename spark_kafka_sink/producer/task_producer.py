@@ -11,6 +11,8 @@ from spark_kafka_sink.producer.producer import KafkaProducer
 class TaskProducer(KafkaProducer):
     """A KafkaProducer that also tells which topics do not exist, and can rest between tasks. Arguments as KafkaProducer."""
 
+    closes_at_exit = False  # tasks flush, and Spark's workers may run exit handlers
+
     # METADATA
 
     def ask_for_topics(self, topics: Iterable[str]) -> None:

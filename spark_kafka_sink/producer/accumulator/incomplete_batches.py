@@ -25,6 +25,10 @@ class IncompleteBatches:
     def __len__(self) -> int:
         return len(self._batches)
 
+    def record_count(self) -> int:
+        """The records of all batches. Takes no lock."""
+        return sum(batch.record_count for batch in tuple(self._batches))
+
     def __iter__(self) -> Iterator[ProducerBatch]:
         """The batches at this moment, oldest first."""
         with self._lock:

@@ -50,6 +50,8 @@ class Sender:
         self._expiry = Expiry(parts, self._outcomes)
         self._produce_requests = ProduceRequests(parts, self._outcomes)
         self._is_running = True  # written by initiate_close, read by run
+        self._exit_deadline_ms: int | None = None  # written by close_within, read by run
+        self._failed_before_exit = 0.0  # rows that had failed then
         self._forced_end_signal = Signal()  # by force_close
         self.end_signal = Signal()  # by KafkaProducer, when `run` has returned and plugins are closed
 
@@ -67,6 +69,7 @@ class Sender:
         try:
             while self._is_running and self.failures.fatal is None:
                 self._run_round()
+            self._hand_over_gathered_at_exit()
             self._settle_rows()
             self._abort_open_transaction()
         except BaseException as error:
@@ -78,7 +81,17 @@ class Sender:
 
     def _can_continue(self) -> bool:
         """After close(): whether there is time left, and the thread works."""
-        return not self._forced_end_signal.is_signaled and self.failures.fatal is None
+        return not self._forced_end_signal.is_signaled and self.failures.fatal is None and self._left_at_exit_ms() > 0
+
+    def _left_at_exit_ms(self) -> int:
+        return MAX_SLEEP_MS if self._exit_deadline_ms is None else self._exit_deadline_ms - self._clock.now_ms()
+
+    def _hand_over_gathered_at_exit(self) -> None:
+        """What KafkaProducer.close does on its caller's thread, after `close_within`."""
+        if self._exit_deadline_ms is not None and self.failures.fatal is None:
+            self._gatherer.close()
+            self._gatherer.encode_all(self._exit_deadline_ms)
+            self._accumulator.close()
 
     def _settle_rows(self) -> None:
         """Run rounds until every row is settled. Does not wait for other requests: if they got no answer, close() would hang."""
@@ -143,6 +156,20 @@ class Sender:
         self._forced_end_signal.signal()
         self.initiate_close()
 
+    # WHEN THE PROGRAM ENDS (exits.py): the main thread, which takes no lock here
+
+    def close_within(self, timeout_ms: int) -> None:
+        """Have the Sender do what close() does, the callers' part too, for at most `timeout_ms`. Does not wait for that."""
+        self._failed_before_exit = self._metrics.errors.total
+        self._exit_deadline_ms = self._clock.now_ms() + timeout_ms
+        self._is_running = False
+        self._client.wakeup()
+
+    def count_lost_rows(self) -> int:
+        """How many rows have failed since `close_within`, or are not settled yet."""
+        unsettled_count = self._gatherer.unfinished_record_count() + self._accumulator.incomplete.record_count()
+        return int(self._metrics.errors.total - self._failed_before_exit) + unsettled_count
+
     # ONE ROUND: Sender thread
 
     def run_once(self) -> None:
@@ -160,6 +187,7 @@ class Sender:
         if have_rows_failed:
             timeout_ms = 0  # they may have been all that close() waits for
         timeout_ms = min(timeout_ms, self._sequencer.send_due_requests(now_ms, self.is_settled(), self._is_all_sent))
+        timeout_ms = max(0, min(timeout_ms, self._left_at_exit_ms()))
         self._client.poll(timeout_ms, now_ms)
         denial = self._sequencer.take_denial()
         if denial is not None:
