@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import base64
 import re
+from collections.abc import Callable, Iterable
+from urllib.parse import quote, quote_plus
 
 HIDDEN = "[hidden]"
 
@@ -10,8 +13,30 @@ HIDDEN = "[hidden]"
 _SECRETS = re.compile(r"-----BEGIN|LoginModule\s+\w|(?:password|passphrase|secret)\s*=|[^,\s][^\S\n]*\n\s*[^,\s]", re.IGNORECASE)
 
 
+_MIN_PASSWORD_CHARACTERS = 4
+
+
 def looks_like_a_secret(text: str) -> bool:
     return _SECRETS.search(text) is not None
+
+
+def concealer(secrets: Iterable[str]) -> Callable[[str], str]:
+    """A function for the texts of a server: writes [hidden] where they repeat one of the secrets, as it is or URL-encoded."""
+    forms = {form for secret in secrets if secret for form in (secret, quote(secret, safe=""), quote_plus(secret))}
+    pattern = re.compile("|".join(map(re.escape, sorted(forms, key=len, reverse=True))))
+
+    def conceal(text: str) -> str:
+        return pattern.sub(HIDDEN, text) if forms else text
+
+    return conceal
+
+
+def forms_of_basic_login(credentials: str) -> tuple[set[str], str]:
+    """What a server may repeat of the base64 text of a basic login: with and without padding, as user:password; and the password
+    alone, or empty if it is so short that ordinary words may contain it."""
+    pair = base64.b64decode(credentials).decode()
+    password = pair.partition(":")[2]
+    return {credentials, credentials.rstrip("="), pair}, password if len(password) >= _MIN_PASSWORD_CHARACTERS else ""
 
 
 class Secret:

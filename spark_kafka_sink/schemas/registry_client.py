@@ -4,7 +4,8 @@ Uses urllib3, the extra `registry`. Each attempt runs on a thread of its own, si
 or a server that sends a byte now and then. When the attempt's time is over, its connection is closed, which ends the thread,
 unless the thread waits for DNS, for a token or for a new connection.
 Laws: urllib3's frames have the login in their locals, so no exception leaves this file with those frames, not even as a context.
-A redirect is not followed: it would send the login elsewhere. An answer of more than MAX_ANSWER_BYTES is an error.
+A redirect is not followed: it would send the login elsewhere. An answer of more than MAX_ANSWER_BYTES is an error. No text of an
+answer shows the login.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from __future__ import annotations
 import json
 import logging
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from random import Random
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -206,7 +207,14 @@ def _read_answer(
         raise RegistryError(
             f"cannot {request.action} at {url}: the answer has more than {MAX_ANSWER_BYTES:,} bytes", condition=INVALID_ANSWER
         )
-    answer = RegistryAnswer(url, status, _without_login_in_texts(_parse_json(content), headers), content_type)
+    body, exact_keys = _parse_json(content), _EXACT_KEYS if 200 <= status < 300 else ()
+    repeating_key = _key_that_repeats_login(body, exact_keys, headers)
+    if repeating_key is not None:
+        raise RegistryError(
+            f"cannot {request.action} at {url}: the answer's {repeating_key} repeats the login that was sent, and is not used",
+            condition=INVALID_ANSWER,
+        )
+    answer = RegistryAnswer(url, status, _without_login(body, exact_keys, headers), content_type)
     if status in _RETRIABLE_STATUS:
         return _NoAnswer(url, f"HTTP status {status} {_message(answer)}".rstrip(), may_retry=True)
     return answer
@@ -234,16 +242,57 @@ def _parse_json(content: bytes) -> Any:
         return NO_JSON
 
 
-def _without_login_in_texts(body: Any, headers: HiddenHeaders) -> Any:
-    """The answer, without the login in what is quoted from it: a server or a proxy may repeat what it was sent."""
-    if not isinstance(body, dict):
-        return body
-    message, messages = body.get("message"), body.get("messages")
-    if isinstance(message, str):
-        body["message"] = headers.conceal(message)
-    if isinstance(messages, list):
-        body["messages"] = [headers.conceal(each) if isinstance(each, str) else each for each in messages]
-    return body
+# THE LOGIN IN AN ANSWER. A server, or a proxy before it, may repeat what it was sent, and any text of an answer may be shown.
+
+# What a schema consists of: with another text, it would be another one.
+_EXACT_KEYS: tuple[str, ...] = ("schema", "schemaType", "subject", "references")
+
+
+def _key_that_repeats_login(body: Any, exact_keys: tuple[str, ...], headers: HiddenHeaders) -> str | None:
+    """The first of the exact keys with the login in its texts, or in the names and texts of a schema."""
+    if not headers or not isinstance(body, dict):
+        return None
+    for key in exact_keys:
+        value = body.get(key)
+        schema = _parse_json(value.encode("utf-8", "replace")) if key == "schema" and isinstance(value, str) else None
+        if headers.are_repeated_in("\n".join((*_texts(value), *_texts(schema)))):
+            return key
+    return None
+
+
+def _texts(value: Any) -> Iterator[str]:
+    """All texts in a JSON value, and the names in its objects."""
+    values = [value]
+    while values:
+        match values.pop():
+            case str(text):
+                yield text
+            case list(items):
+                values += items
+            case dict(members):
+                values += [*members, *members.values()]
+
+
+def _without_login(body: Any, exact_keys: tuple[str, ...], headers: HiddenHeaders) -> Any:
+    """The answer without the login in its texts. The exact keys stay as they are."""
+    exact_values = {key: body[key] for key in exact_keys if key in body} if isinstance(body, dict) else {}
+    try:
+        concealed_body = _map_texts(headers.concealer(), body)
+    except RecursionError:
+        return NO_JSON
+    return concealed_body | exact_values if exact_values else concealed_body
+
+
+def _map_texts(change: Callable[[str], str], value: Any) -> Any:
+    match value:
+        case str():
+            return change(value)
+        case list():
+            return [_map_texts(change, each) for each in value]
+        case dict():
+            return {change(key): _map_texts(change, each) for key, each in value.items()}
+        case _:
+            return value
 
 
 def _message(answer: RegistryAnswer) -> str:

@@ -7,19 +7,20 @@ from __future__ import annotations
 
 import base64
 import re
+from collections.abc import Callable
 from functools import partial
 from random import Random
-from urllib.parse import quote
 
 from spark_kafka_sink.clock import Clock
 from spark_kafka_sink.config.jaas import NO_JAAS_ENTRY
 from spark_kafka_sink.config.producer_config import ProducerConfig
 from spark_kafka_sink.config.registry_config import OAUTH_TOKEN, RegistryAddress, RegistryConfig, can_be_header
-from spark_kafka_sink.config.secret import HIDDEN, Secret, SecretBytes
+from spark_kafka_sink.config.secret import HIDDEN, Secret, SecretBytes, concealer, forms_of_basic_login
 from spark_kafka_sink.network.sasl.token_endpoint import TokenEndpoint, client_credentials_post
 from spark_kafka_sink.network.sasl.tokens import RefreshWindow, TokenCache, token_error
 
-_MIN_PASSWORD_CHARACTERS = 4  # a shorter password is not searched for by itself, as ordinary words may contain it
+# A password that may be a part of a schema by chance: a word, or a few characters.
+_WORD = re.compile(r"[A-Za-z]*|.{0,5}", re.DOTALL)
 
 
 class HiddenHeaders(dict[str, str]):
@@ -30,20 +31,22 @@ class HiddenHeaders(dict[str, str]):
 
     def conceal(self, text: str) -> str:
         """The text of an answer, with [hidden] where it repeats the login of these headers: as sent, decoded or URL-encoded."""
+        return self.concealer()(text)
+
+    def concealer(self) -> Callable[[str], str]:
+        """`conceal` for many texts."""
+        forms, password = self._forms_of_login()
+        return concealer({*forms, password})
+
+    def are_repeated_in(self, text: str) -> bool:
+        """Whether the text repeats the login. A password that is a word does not count."""
+        forms, password = self._forms_of_login()
+        return concealer(forms if _WORD.fullmatch(password) else {*forms, password})(text) != text
+
+    def _forms_of_login(self) -> tuple[set[str], str]:
+        """The texts that show the login, and a password that may be part of other texts too."""
         scheme, _, credentials = self.get("Authorization", "").partition(" ")
-        if not credentials:
-            return text
-        secrets = _forms_of_login(credentials) if scheme == "Basic" else {credentials}
-        forms = secrets | {quote(each, safe="") for each in secrets}
-        return re.sub("|".join(map(re.escape, sorted(forms, key=len, reverse=True))), HIDDEN, text)
-
-
-def _forms_of_login(credentials: str) -> set[str]:
-    """user:password, in plain text and in base64 with and without padding; the password alone, unless it is very short."""
-    pair = base64.b64decode(credentials).decode()
-    password = pair.partition(":")[2]
-    passwords = {password} if len(password) >= _MIN_PASSWORD_CHARACTERS else set()
-    return {credentials, credentials.rstrip("="), pair} | passwords
+        return forms_of_basic_login(credentials) if scheme == "Basic" else ({credentials}, "")
 
 
 class RegistryLogin:

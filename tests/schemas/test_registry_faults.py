@@ -12,17 +12,22 @@ import sys
 import threading
 import traceback
 from collections.abc import Callable, Iterator
+from functools import partial
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
+from spark_kafka_sink.config.format_options import AVRO, LATEST, PartOptions, SchemaReference
 from spark_kafka_sink.config.registry_config import RegistryConfig
 from spark_kafka_sink.errors import AuthenticationError, ConfigError, KafkaError
+from spark_kafka_sink.network.background import outcome_of
 from spark_kafka_sink.schemas import registry, registry_client
 from spark_kafka_sink.schemas.registry import SchemaRegistry
 from spark_kafka_sink.schemas.registry_errors import RegistryError
 from spark_kafka_sink.schemas.registry_pools import make_pool
+from spark_kafka_sink.schemas.wanted_schema import plan_schema
 from tests.fakes.certificates import Authority
 from tests.fakes.clock import ManualClock
 from tests.fakes.registry_config import registry_config
@@ -227,6 +232,80 @@ def test_reasons_of_an_incompatibility_are_shown_without_the_login(fake: FakeReg
         registry.require_compatible("s", '"string"')
     assert "[hidden] may not" in str(raised.value)
     assert CANARY not in str(raised.value)
+
+
+@pytest.mark.parametrize("said", ["{secret}", "me:{secret}", "{pair}", "me%3A{secret}"])
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"id": "{said}", "schema": FIRST},
+        {"id": ["{said}"], "schema": FIRST},
+        {"id": {"{said}": 1}, "schema": FIRST},
+        {"id": 1, "schema": FIRST, "schemaType": "{said}"},
+        {"id": 1, "schema": "{said}"},
+        {"id": 1, "schema": '{"type": "record", "name": "{said}", "fields": []}'},
+        {"id": 1, "schema": FIRST.replace('"long"', '"{said}"')},
+        {"id": 1, "schema": FIRST.replace('"long"', '"long", "default": "{said}"')},
+        {"id": 1, "schema": FIRST, "references": [{"name": "{said}", "subject": "missing", "version": 1}]},
+        {"id": 1, "schema": FIRST, "references": [{"name": "a", "subject": "{said}", "version": 1}]},
+        {"id": 1, "schema": FIRST, "subject": ":.{said}:s"},
+        {"id": 1, "schema": FIRST, "ruleSet": {"domainRules": [{"name": "{said}", "kind": "{said}", "type": ["{said}"]}]}},
+        {"id": 1, "schema": FIRST, "ruleSet": {"domainRules": ["{said}"]}},
+        {"compatibilityLevel": "{said}"},
+    ],
+    ids=str,
+)
+def test_no_part_of_an_answer_shows_the_login(fake: FakeRegistry, body: dict[str, object], said: str) -> None:
+    """Only `message` and `messages` were looked through. A registry, or a proxy before it, that repeats the login elsewhere
+    had it in errors, logs and the output of `check`."""
+    secrets = {"secret": CANARY, "pair": base64.b64encode(f"me:{CANARY}".encode()).decode()}
+    answer = json.dumps(body).replace("{said}", said.format(**secrets))
+
+    def answers_the_first(handler: BaseHTTPRequestHandler) -> bool:
+        return "/missing/" not in handler.path and CANARY not in handler.path and answers(200, answer.encode())(handler)
+
+    registry = client(fake.url, basic__auth__user__info=f"me:{CANARY}")
+    row = pa.struct([pa.field("id", pa.int64(), nullable=False)])
+    by_latest = plan_schema(PartOptions("value", AVRO, SchemaReference(LATEST)), row, registry_config({}), [])
+    with fake.fail_with(answers_the_first):
+        results = [
+            outcome_of(partial(by_latest.find_or_register, registry, "t")),
+            outcome_of(partial(registry.find_or_register, "s", '"string"', "valueSchema")),
+            outcome_of(partial(registry.compatibility, "s")),
+        ]
+    for text in (*map(str, results), *fake.requests):
+        assert not any(form in text for form in (CANARY, secrets["pair"], secrets["pair"].rstrip("=")))
+
+
+def test_a_rejection_that_repeats_the_login_anywhere_is_a_rejection(fake: FakeRegistry) -> None:
+    body = {"error_code": 40401, "message": f"not {CANARY}", "schema": CANARY, "subject": CANARY}
+    with fake.fail_with(answers(404, json.dumps(body).encode())):
+        error = refusal(client(fake.url, basic__auth__user__info=f"me:{CANARY}"))
+    assert error.condition == "KAFKA_SCHEMA_REGISTRY_SUBJECT_NOT_FOUND"
+    assert "not [hidden]" in str(error)
+
+
+def test_an_answer_that_is_nested_too_deeply_to_look_through_is_none(fake: FakeRegistry) -> None:
+    depth = sys.getrecursionlimit() - 100
+    with fake.fail_with(answers(200, b'{"id": ' + b"[" * depth + b"]" * depth + b"}")):
+        error = refusal(client(fake.url, basic__auth__user__info=f"me:{CANARY}"))
+    assert error.condition == "KAFKA_SCHEMA_REGISTRY_INVALID_ANSWER"
+
+
+def test_a_schema_with_the_login_in_it_is_not_used_and_the_error_says_so(fake: FakeRegistry) -> None:
+    """To hide the login in a schema would make another schema of it."""
+    body = {"id": 1, "schema": FIRST.replace('"long"', f'"long", "default": "{CANARY}"')}
+    with fake.fail_with(answers(200, json.dumps(body).encode())):
+        error = refusal(client(fake.url, basic__auth__user__info=f"me:{CANARY}"))
+    assert error.condition == "KAFKA_SCHEMA_REGISTRY_INVALID_ANSWER"
+    assert "the answer's schema repeats the login that was sent" in str(error)
+
+
+@pytest.mark.parametrize("password", ["name", "Order", "long", "fields", "1"])
+def test_a_password_that_is_a_word_of_schemas_leaves_them_as_they_are(fake: FakeRegistry, password: str) -> None:
+    fake.login = f"me:{password}"
+    registry = client(fake.url, basic__auth__user__info=f"me:{password}")
+    assert registry.latest("s").text == FIRST
 
 
 def test_a_subject_of_dots_is_asked_for_at_its_own_path(fake: FakeRegistry) -> None:

@@ -23,14 +23,14 @@ from functools import partial
 from random import Random
 from typing import Any, NamedTuple
 from urllib.error import HTTPError, URLError
-from urllib.parse import quote_plus, urlencode
+from urllib.parse import parse_qsl, quote_plus, unquote_plus, urlencode
 from urllib.request import HTTPHandler, HTTPRedirectHandler, HTTPSHandler, ProxyHandler, Request, build_opener
 
 from spark_kafka_sink.clock import Clock, sleep
 from spark_kafka_sink.config.jaas import JaasEntry
 from spark_kafka_sink.config.producer_config import ProducerConfig
-from spark_kafka_sink.config.secret import Secret, SecretBytes
-from spark_kafka_sink.errors import describe_error, printable
+from spark_kafka_sink.config.secret import Secret, SecretBytes, concealer, forms_of_basic_login
+from spark_kafka_sink.errors import printable
 from spark_kafka_sink.network.background import outcome_within
 from spark_kafka_sink.network.backoff import ExponentialBackoff
 from spark_kafka_sink.network.https import proxy_for, tls_context
@@ -51,6 +51,14 @@ class Post(NamedTuple):
 
     body: SecretBytes
     authorization: Secret | None
+
+    def conceal(self, text: str) -> str:
+        """A text of the server, with [hidden] where it repeats the client's secret or the assertion."""
+        secrets = {each for name, each in parse_qsl(self.body.decode()) if name == "assertion"}
+        if self.authorization is not None:
+            forms, secret = forms_of_basic_login(self.authorization.reveal().removeprefix("Basic "))
+            secrets |= {*forms, secret, unquote_plus(secret)}
+        return concealer(secrets)(text)
 
 
 def client_credentials_post(config: ProducerConfig, entry: JaasEntry) -> Post:
@@ -149,10 +157,11 @@ class TokenEndpoint:
                 answer = SecretBytes(response.read(MAX_TOKEN_BYTES + 1))
         except HTTPError as error:
             with error:
-                return _rejection(error)
+                return _rejection(error, post)
         except (URLError, OSError, http.client.HTTPException) as error:
             reason = error.reason if isinstance(error, URLError) else error
-            return _FailedAttempt(describe_error(reason), may_retry=not isinstance(reason, ssl.SSLCertVerificationError))
+            text = f"{type(reason).__name__}: {printable(post.conceal(str(reason)))}"
+            return _FailedAttempt(text, may_retry=not isinstance(reason, ssl.SSLCertVerificationError))
         token = _access_token(answer)
         if token is None:
             return _FailedAttempt("the answer has no access_token", may_retry=False)
@@ -171,13 +180,13 @@ def _request(url: str, post: Post, proxy_login: Secret | None) -> Request:
     return request
 
 
-def _rejection(error: HTTPError) -> _FailedAttempt:
+def _rejection(error: HTTPError, post: Post) -> _FailedAttempt:
     try:
         body = json.loads(error.read(MAX_TOKEN_BYTES))
         server_texts = [str(body[key]) for key in ("error", "error_description") if key in body]
     except (OSError, http.client.HTTPException, ValueError, TypeError, RecursionError):
         server_texts = []
-    text = f"HTTP status {error.code} {printable(': '.join(server_texts))}".rstrip()
+    text = f"HTTP status {error.code} {printable(post.conceal(': '.join(server_texts)))}".rstrip()
     return _FailedAttempt(text, may_retry=error.code >= 400 and error.code not in _FINAL_STATUS)
 
 

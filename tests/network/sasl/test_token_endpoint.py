@@ -9,6 +9,7 @@ import socket
 import sys
 import threading
 import traceback
+import urllib.parse
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -143,6 +144,24 @@ def test_a_final_refusal_raises_at_once_in_the_servers_words(server: TokenServer
     server.answers = [(status, b'{"error":"invalid_client","error_description":"no such client"}', {})]
     message = refusal(config_for(server), clock)
     assert message == f"no token from {server.url} after 1 attempt(s): HTTP status {status} invalid_client: no such client"
+
+
+def test_an_answer_that_repeats_the_clients_secret_is_shown_without_it(server: TokenServer, clock: ManualClock) -> None:
+    """A server that says which secret it does not know had it in the error, as text, URL-encoded or as it was sent."""
+    secret = f"{CANARY} &/é"
+    pair = base64.b64encode(f"me:{secret}".encode()).decode()
+    text = (
+        f"unknown: {secret}, {urllib.parse.quote(secret, safe='')}, {urllib.parse.quote_plus(secret)}, Basic {pair}, me:{secret}"
+    )
+    server.answers = [(400, json.dumps({"error": "invalid_client", "error_description": text}).encode(), {})]
+    message = refusal(config_for(server, sasl__oauthbearer__client__credentials__client__secret=secret), clock)
+    assert message.endswith("invalid_client: unknown: [hidden], [hidden], [hidden], Basic [hidden], [hidden]")
+
+
+def test_what_is_no_answer_of_http_is_shown_without_the_clients_secret(server: TokenServer, clock: ManualClock) -> None:
+    server.answers = [lambda handler: handler.wfile.write(f"{handler.headers['Authorization']} {CANARY}\r\n\r\n".encode())]
+    message = refusal(config_for(server, sasl__login__retry__backoff__max__ms="0"), clock)
+    assert "BadStatusLine: Basic [hidden] [hidden]" in message
 
 
 FORGED = "no\x1b[2K\n2026-01-01 ERROR forged\u202e" + "x" * 100_000
