@@ -4,6 +4,7 @@
 complete. NetworkClient decides what is sent, Selector moves the bytes.
 Laws: a broker answers in the order of the requests, so the next correlation id is known. The size of a frame is compared with
 the limit of its API before the frame is read. A violation of the protocol sets `error`, and nothing is read after it.
+Some brokers answer requests that ask for no answer (acks=0): these answers are dropped.
 """
 
 from __future__ import annotations
@@ -23,7 +24,8 @@ logger = logging.getLogger(__name__)
 
 _MAX_CORRELATION_ID = 0x7FFFFFFF
 
-_SIZE = struct.Struct(">i")
+_SIZE = _ID = struct.Struct(">i")
+_START = struct.Struct(">ii")  # of a frame: its size, and the correlation id
 _TLS_ALERT = b"\x15\x03"  # content type, major version: as a size it would be 352 MB
 
 
@@ -58,6 +60,9 @@ class Framing:
         self._next_correlation_id = 0
         self.last_correlation_id = -1  # of the last request; NetworkClient recognizes the answer by this id
         self._expected_responses: deque[_ExpectedResponse] = deque()  # oldest first
+        self._next_answered_id = 0  # the one after that of the last answer
+        self._unanswered_api: ApiKey | None = None  # of the latest request that asks for no answer
+        self._has_dropped_answer = False
         self._incoming_bytes = bytearray()  # the start of a frame that is not complete
         self._has_answered = False  # a response was read: what listens there is a Kafka broker
         self._logged_surplus: set[ApiKey] = set()  # APIs for which bytes after the last field were logged
@@ -80,6 +85,8 @@ class Framing:
         self.last_correlation_id = correlation_id
         if expect_response:
             self._expected_responses.append(_ExpectedResponse(correlation_id, message.API_KEY, version, message.RESPONSE))
+        else:
+            self._unanswered_api = message.API_KEY
         return frame
 
     @property
@@ -93,7 +100,10 @@ class Framing:
         responses: list[Response] = []
         try:
             while self.error is None and (frame := self._next_frame()) is not None:
-                responses.append(self._read_response(frame))
+                if self._is_unexpected(frame):
+                    self._drop(frame)
+                else:
+                    responses.append(self._read_response(frame))
         except (ProtocolError, AuthenticationError) as error:
             self.error = error
         return responses
@@ -108,9 +118,13 @@ class Framing:
                 " SSL or SASL_SSL",
                 condition="KAFKA_SSL_AUTHENTICATION_FAILED",
             )
-        if not self._expected_responses:
+        if self._unanswered_api is not None and len(self._incoming_bytes) < _START.size <= _SIZE.size + size_bytes:
+            return None  # the correlation id says which request is answered
+        is_unexpected = self._is_unexpected(self._incoming_bytes[_SIZE.size : _START.size])
+        if not is_unexpected and not self._expected_responses:
             raise ProtocolError(f"the broker announces a response of {size_bytes:,} bytes, but no request waits for one")
-        api_key = self._expected_responses[0].api_key
+        api_key = self._unanswered_api if is_unexpected else self._expected_responses[0].api_key
+        assert api_key is not None
         max_bytes = API_TABLE[api_key].max_response_bytes
         if size_bytes > max_bytes and self._has_answered:
             raise ResponseTooLargeError(
@@ -129,6 +143,22 @@ class Framing:
         del self._incoming_bytes[:stop]
         return frame
 
+    def _is_unexpected(self, frame: bytearray) -> bool:
+        """Whether this frame, or its start, answers a request that asks for no answer: one that was sent after the last that was
+        answered, and before the oldest that waits."""
+        if self._unanswered_api is None or len(frame) < _ID.size:
+            return False
+        (correlation_id,) = _ID.unpack_from(frame)
+        stop_id = self._expected_responses[0].correlation_id if self._expected_responses else self._next_correlation_id
+        count = (stop_id - self._next_answered_id) & _MAX_CORRELATION_ID
+        position: int = (correlation_id - self._next_answered_id) & _MAX_CORRELATION_ID
+        return correlation_id >= 0 and position < count
+
+    def _drop(self, frame: bytearray) -> None:
+        if not self._has_dropped_answer:
+            self._has_dropped_answer = True
+            logger.debug("! %s: dropping an answer of %d bytes to a request with acks=0 (logged once)", self._peer, len(frame))
+
     def _read_response(self, frame: bytearray) -> Response:
         request = self._expected_responses.popleft()
         reader = Reader(frame)
@@ -138,6 +168,7 @@ class Framing:
                 f"the broker answered request {correlation_id}, but the oldest unanswered one is {request.correlation_id}"
                 f" ({request.api_key.name} v{request.version})"
             )
+        self._next_answered_id = (correlation_id + 1) & _MAX_CORRELATION_ID
         message = request.response_type.read(request.version, reader)
         self._log_surplus(request, reader.remaining_bytes())
         self._has_answered = True

@@ -15,8 +15,9 @@ from spark_kafka_sink.producer.accumulator.delivery import Delivery
 from spark_kafka_sink.producer.producer import KafkaProducer
 from spark_kafka_sink.producer.producer_record import ProducerRecord
 from spark_kafka_sink.protocol.api_keys import ApiKey
-from spark_kafka_sink.protocol.error_codes import Errors
-from tests.fakes.fake_broker import FakeBroker
+from spark_kafka_sink.protocol.error_codes import ErrorCode, Errors
+from spark_kafka_sink.protocol.messages.produce import PartitionProduceResponse, ProduceResponse, TopicProduceResponse
+from tests.fakes.fake_broker import FakeBroker, Fault
 from tests.producer.calling import WAIT_MS, WAIT_S, binary
 from tests.producer.producers import producer_of
 
@@ -67,6 +68,22 @@ def test_every_acks_writes(broker: FakeBroker, acks: str) -> None:
 
 def to_partition(number: int) -> pa.Array:
     return pa.array([number], pa.int32())
+
+
+@pytest.mark.parametrize("error", [Errors.NONE, Errors.NOT_LEADER_OR_FOLLOWER])
+def test_a_broker_that_answers_acks_0_all_the_same_gets_every_row(broker: FakeBroker, error: ErrorCode) -> None:
+    """The client closed the connection at the answer, and requests that the broker had not read yet were lost with their rows."""
+    partition = PartitionProduceResponse(index=0, error_code=error.number, base_offset=-1)
+    answer = ProduceResponse(responses=(TopicProduceResponse(name="single", partition_responses=(partition,)),))
+    broker.inject(Fault(ApiKey.PRODUCE, reply=lambda _: answer), times=1_000)
+    values = [b"%d" % number for number in range(50)]
+    with producer_of(broker, acks="0", linger_ms=0, enable_idempotence=False) as producer:
+        for value in values:
+            producer.send("single", value)
+            producer.flush(WAIT_MS)
+        producer.partitions_for("other")  # other requests go on between them
+        broker.wait_until(lambda: broker.values("single") == values)
+        assert producer.metrics()["connection-close-total"] == 0
 
 
 @pytest.mark.parametrize("idempotence", [True, False])
