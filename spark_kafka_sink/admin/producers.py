@@ -21,7 +21,7 @@ from spark_kafka_sink.protocol.messages.describe_producers import (
 from spark_kafka_sink.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
 from spark_kafka_sink.protocol.topic_partition import TopicPartition
 
-MAX_TOPICS_PER_REQUEST = 200
+_MAX_TOPICS_PER_LOOK = 200
 
 # The broker that was asked does not lead the partition any more, or never did.
 _OTHER_LEADER_ERRORS = frozenset({Errors.NOT_LEADER_OR_FOLLOWER, Errors.UNKNOWN_TOPIC_OR_PARTITION})
@@ -36,7 +36,7 @@ class FindLeaders(Operation[str, dict[int, int]]):
     awaits_topic: bool = False
 
     def batch_size(self, version: int) -> int:  # noqa: ARG002
-        return MAX_TOPICS_PER_REQUEST
+        return _MAX_TOPICS_PER_LOOK
 
     def message(self, items: Sequence[str], node_id: int, version: int) -> MetadataRequest:  # noqa: ARG002
         topics = tuple(MetadataRequestTopic(name=topic) for topic in items)

@@ -4,11 +4,13 @@ Callers add topics and wait. MetadataUpdater, on NetworkClient's thread, asks `t
 each answer to `update`. Metadata itself sends nothing. `cluster()` is an immutable snapshot that is read without a lock.
 Laws: a partition's leader epoch does not decrease, unless its topic was re-created or removed, bootstrap() was called, or brokers
 report no reliable epochs. An answer removes topics that were not used for metadata.max.idle.ms. An error is raised once,
-to one waiting caller, unless it is permanent or Metadata is closed.
+to one waiting caller, unless it is permanent or Metadata is closed. A request names MAX_TOPICS_PER_REQUEST at most: rows name
+topics, and may name any number of them. More topics are refreshed in several requests, one right after the other.
 """
 
 from __future__ import annotations
 
+import heapq
 import logging
 import threading
 from collections import OrderedDict
@@ -36,6 +38,7 @@ from spark_kafka_sink.protocol.topic_partition import TopicPartition
 
 logger = logging.getLogger(__name__)
 
+MAX_TOPICS_PER_REQUEST = 1_000
 _REJECTION_ERRORS = (Errors.INVALID_TOPIC_EXCEPTION, Errors.TOPIC_AUTHORIZATION_FAILED)
 _MAX_QUOTED_BROKERS = 10  # that could not be reached, in one message
 
@@ -52,7 +55,9 @@ class MetadataRequestAndVersion(NamedTuple):
 
     request: MetadataRequest
     request_version: int  # for update(): it tells whether topics were added after the request
-    is_partial_update: bool  # only new topics are requested
+    is_partial_update: bool  # only some topics are requested: new ones, or a part of those to refresh
+    refresh_count: int = 0  # how many of the topics that wait to be refreshed are requested
+    has_more: bool = False  # other topics wait to be requested
 
 
 class Metadata:
@@ -79,6 +84,9 @@ class Metadata:
         self._request_version = 0  # counts additions of topics
         self._needs_full_update = False
         self._needs_partial_update = False
+        self._unrefreshed_topics: list[str] = []  # of a full update in several requests: known topics that are not answered yet
+        self._is_refreshing = False  # a full update in several requests has begun
+        self._needs_another_refresh = False  # requested since then
         self._last_refresh_ms = LONG_AGO_MS
         self._last_successful_refresh_ms = LONG_AGO_MS
         self.last_answer_ms = LONG_AGO_MS  # to any request, partial ones included
@@ -163,6 +171,7 @@ class Metadata:
             if not self._needs_full_update:
                 logger.debug("= metadata: update requested: %s", reason)
             self._needs_full_update = True
+            self._needs_another_refresh |= self._is_refreshing
             if is_urgent:
                 self._equivalent_response_count = 0
                 if not self._failure_count:
@@ -255,6 +264,7 @@ class Metadata:
         with self._lock:
             self._bootstrap_servers = tuple(servers)
             self._needs_full_update = True
+            self._is_refreshing, self._unrefreshed_topics = False, []
             self._update_version += 1
             if not self._cluster.is_bootstrap:
                 self._cluster_before_bootstrap = self._cluster
@@ -287,10 +297,27 @@ class Metadata:
         """The request that is due: for new topics only, unless everything has to be refreshed."""
         with self._lock:
             is_fresh = self._last_successful_refresh_ms + self._max_age_ms > now_ms
-            is_partial = not self._needs_full_update and is_fresh
-            topics = sorted(self._new_topics if is_partial else self._topics)
-            request = MetadataRequest(topics=tuple(MetadataRequestTopic(name=topic) for topic in topics))
-            return MetadataRequestAndVersion(request, self._request_version, is_partial)
+            if self._needs_full_update or not is_fresh:
+                if len(self._topics) <= MAX_TOPICS_PER_REQUEST and not self._is_refreshing:
+                    return self._request_locked(sorted(self._topics), is_partial_update=False)
+                if not self._is_refreshing:
+                    self._begin_refresh_locked()
+            topics = heapq.nsmallest(MAX_TOPICS_PER_REQUEST, self._new_topics)
+            refreshed_topics = self._unrefreshed_topics[: MAX_TOPICS_PER_REQUEST - len(topics)]
+            left_count = len(self._new_topics) + len(self._unrefreshed_topics) - len(topics) - len(refreshed_topics)
+            return self._request_locked([*topics, *refreshed_topics], True, len(refreshed_topics), left_count > 0)
+
+    def _request_locked(
+        self, topics: Iterable[str], is_partial_update: bool, refresh_count: int = 0, has_more: bool = False
+    ) -> MetadataRequestAndVersion:
+        request = MetadataRequest(topics=tuple(MetadataRequestTopic(name=topic) for topic in topics))
+        return MetadataRequestAndVersion(request, self._request_version, is_partial_update, refresh_count, has_more)
+
+    def _begin_refresh_locked(self) -> None:
+        """Begin a full update in several requests. Topics that exist come first: they do not wait for names that do not."""
+        self._is_refreshing, self._needs_another_refresh = True, False
+        known_topics = self._topics.keys() - self._new_topics
+        self._unrefreshed_topics = sorted(known_topics, key=lambda topic: (self._cluster.partition_count(topic) is None, topic))
 
     def note_failed_update(self, now_ms: int) -> None:
         """Back off before the next request, as one has failed."""
@@ -351,6 +378,8 @@ class Metadata:
         request_version: int | None = None,
         is_partial_update: bool = False,
         has_reliable_leader_epochs: bool = True,
+        refresh_count: int = 0,
+        has_more: bool = False,
     ) -> None:
         """Apply an answer and wake the callers that wait.
 
@@ -360,6 +389,7 @@ class Metadata:
             request_version: of the request; None when the answer covers all topics there are now.
             is_partial_update: topics that the answer does not mention stay as they are.
             has_reliable_leader_epochs: false before Metadata v9, where a broker may report an old epoch (KAFKA-7738).
+            refresh_count, has_more: of the request.
         """
         with self._lock:
             if self._is_closed:
@@ -370,11 +400,18 @@ class Metadata:
             self._update_version += 1
             self._error_for_one_caller = None  # the callers that wait get this answer instead of an error that is out of date
             self._equivalent_response_count += 1  # reset if a partition has something new
-            if not is_partial_update:
-                self._needs_full_update = False
+            waiting_count = len(self._new_topics) + len(self._unrefreshed_topics)
+            del self._unrefreshed_topics[:refresh_count]
+            if not is_partial_update or (self._is_refreshing and not has_more):
+                self._needs_full_update = self._is_refreshing and self._needs_another_refresh
+                self._is_refreshing = False
                 self._last_successful_refresh_ms = now_ms
             self._replace_cluster_locked(response, now_ms, is_partial_update, has_reliable_leader_epochs)
             self._new_topics.difference_update(topic.name for topic in response.topics if topic.name is not None)
+            if has_more:
+                self._needs_partial_update = True
+                if len(self._new_topics) + len(self._unrefreshed_topics) < waiting_count:
+                    self._last_refresh_ms = LONG_AGO_MS  # ask for the others at once
             self._waiters.wake_all_locked()
 
     # READING AN ANSWER

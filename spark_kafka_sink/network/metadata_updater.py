@@ -135,7 +135,11 @@ class MetadataUpdater:
                 request_version=in_progress.request_version,
                 is_partial_update=in_progress.is_partial_update,
                 has_reliable_leader_epochs=version >= _FIRST_VERSION_WITH_RELIABLE_EPOCHS,
+                refresh_count=in_progress.refresh_count,
+                has_more=in_progress.has_more,
             )
+            if in_progress.refresh_count and not in_progress.has_more:
+                self._forget_absent_topics()
 
     def _take_if_in_progress(self, request: Request[Any]) -> MetadataRequestAndVersion | None:
         """End the request in progress. None if it is another one: nothing waits for a request whose send was interrupted."""
@@ -164,6 +168,12 @@ class MetadataUpdater:
                 problems = printable_list(f"{name}: {errors[name]}" for name in sorted(names, key=str))
                 is_missing = any(errors[name] == Errors.UNKNOWN_TOPIC_OR_PARTITION for name in names)
                 logger.log(level, "! metadata reports problems with topics: %s%s", problems, _REMEDY if is_missing else "")
+
+    def _forget_absent_topics(self) -> None:
+        """After a full update in several requests, none of which was about all topics."""
+        topics = self._metadata.cluster().topics
+        self._unready_since_ms = {name: ms for name, ms in self._unready_since_ms.items() if name in topics}
+        self._logged_errors = {name: error for name, error in self._logged_errors.items() if name in topics}
 
     def _refuse_other_cluster(self, cluster_id: str | None, now_ms: int) -> None:
         """Back off, and ask bootstrap.servers again. Fail for good if they led to the other cluster, or may not be asked."""

@@ -5,14 +5,18 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable
+from itertools import chain
 from random import Random
 from uuid import UUID
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from spark_kafka_sink.clock import Waitable
 from spark_kafka_sink.config.producer_config import MIN_METADATA_AGE_MS
 from spark_kafka_sink.errors import AuthenticationError, KafkaError, KafkaTimeoutError, ProducerClosedError
+from spark_kafka_sink.network import metadata as metadata_module
 from spark_kafka_sink.network.cluster import Node
 from spark_kafka_sink.network.metadata import LeaderAndEpoch, Metadata
 from spark_kafka_sink.protocol.error_codes import Errors
@@ -38,6 +42,10 @@ def clock() -> ManualClock:
 
 @pytest.fixture
 def meta(clock: ManualClock) -> Metadata:
+    return new_metadata(clock)
+
+
+def new_metadata(clock: ManualClock) -> Metadata:
     config = network_config(
         retry_backoff_ms=BACKOFF_MS,
         retry_backoff_max_ms=MAX_BACKOFF_MS,
@@ -305,6 +313,115 @@ def test_a_topic_added_while_a_request_is_under_way_is_asked_for_next(orders: Me
     orders.update(metadata(topic("a", [0])), clock.now_ms(), request_version=request.request_version, is_partial_update=True)
     assert is_about(orders.time_to_next_update_ms(clock.now_ms()), BACKOFF_MS)
     assert names(orders, clock) == ["b"]
+
+
+# MANY TOPICS
+
+
+def answer_next(meta: Metadata, clock: ManualClock, unknown: Callable[[str], bool] = lambda _: False) -> list[str]:
+    """Answer the request that is due. Returns the topics that it names."""
+    due_request = meta.new_request(clock.now_ms())
+    names = [each.name or "" for each in due_request.request.topics or ()]
+    answers = [topic(name, [], error_code=3) if unknown(name) else topic(name, [0], epoch=3) for name in names]
+    meta.update(
+        metadata(*answers),
+        clock.now_ms(),
+        request_version=due_request.request_version,
+        is_partial_update=due_request.is_partial_update,
+        refresh_count=due_request.refresh_count,
+        has_more=due_request.has_more,
+    )
+    return names
+
+
+def test_no_request_names_more_topics_than_the_limit(meta: Metadata, clock: ManualClock) -> None:
+    """Rows name topics: a column of 40,000 different ones made one request that named them all."""
+    meta.update(metadata(), clock.now_ms())
+    all_names = [f"t{number:05}" for number in range(2_500)]
+    for name in all_names:
+        meta.add_topic(name, clock.now_ms())
+    requests = []
+    while meta.time_to_next_update_ms(clock.now_ms()) == 0:  # each follows the last one at once
+        requests.append(answer_next(meta, clock))
+    assert [len(each) for each in requests] == [1000, 1000, 500]
+    assert list(chain(*requests)) == all_names
+    assert set(meta.cluster().topics) == set(all_names)
+
+
+def test_a_refresh_of_many_topics_takes_several_requests_and_loses_none(meta: Metadata, clock: ManualClock) -> None:
+    meta.update(metadata(), clock.now_ms())
+    for number in range(2_500):
+        meta.add_topic(f"t{number:05}", clock.now_ms())
+    is_odd = lambda name: int(name[1:]) % 2 == 1  # noqa: E731
+    while meta.time_to_next_update_ms(clock.now_ms()) == 0:
+        answer_next(meta, clock, unknown=is_odd)
+    clock.advance(MAX_BACKOFF_MS * 2)
+    meta.add_topic("t99998", clock.now_ms())
+    requests = [answer_next(meta, clock, unknown=is_odd)]
+    meta.add_topic("t99999", clock.now_ms())
+    while meta.time_to_next_update_ms(clock.now_ms()) == 0:
+        requests.append(answer_next(meta, clock, unknown=is_odd))
+    assert [len(each) for each in requests] == [1000, 1000, 502]
+    assert (requests[0][0], requests[1][0]) == ("t99998", "t99999")  # new topics do not wait for the old ones
+    assert not any(map(is_odd, requests[0])), "names that exist did not come first"
+    assert len(set(chain(*requests))) == len(meta.cluster().topics) == 2_502
+    clock.advance(MAX_BACKOFF_MS * 2)
+    assert meta.time_to_next_update_ms(clock.now_ms()) == 0  # some topics do not exist: they are asked for again
+
+
+def test_a_refresh_that_is_complete_is_due_again_by_age(meta: Metadata, clock: ManualClock) -> None:
+    meta.update(metadata(), clock.now_ms())
+    for number in range(1_001):
+        meta.add_topic(f"t{number}", clock.now_ms())
+    meta.request_update("test")
+    assert [len(answer_next(meta, clock)) for _ in range(2)] == [1000, 1]
+    assert meta.time_to_next_update_ms(clock.now_ms()) == MAX_AGE_MS
+    clock.advance(MAX_AGE_MS)
+    assert len(answer_next(meta, clock)) == 1000
+    meta.request_update("a leader has changed, perhaps of a topic that was answered already")
+    assert len(answer_next(meta, clock)) == 1
+    clock.advance(2 * BACKOFF_MS)
+    assert len(answer_next(meta, clock)) == 1000
+
+
+def test_names_without_an_answer_are_not_asked_for_without_a_pause(meta: Metadata, clock: ManualClock) -> None:
+    meta.update(metadata(), clock.now_ms())
+    for number in range(1_001):
+        meta.add_topic(f"t{number}", clock.now_ms())
+    meta.update(metadata(topic("other", [0])), clock.now_ms(), is_partial_update=True, has_more=True)
+    assert is_about(meta.time_to_next_update_ms(clock.now_ms()), BACKOFF_MS)
+
+
+@given(st.lists(st.sampled_from(["add", "refresh", "answer", "answer", "answer", "fail", "bootstrap", "forget"]), max_size=60))
+def test_whatever_happens_every_topic_is_asked_for(steps: list[str]) -> None:
+    clock = ManualClock()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(metadata_module, "MAX_TOPICS_PER_REQUEST", 3)
+        meta = new_metadata(clock)
+        topic_names: list[str] = []
+        for step in steps:
+            if step == "add":
+                topic_names.append(f"t{len(topic_names)}")
+                meta.add_topic(topic_names[-1], clock.now_ms())
+            elif step == "refresh":
+                meta.request_update("test")
+            elif step == "answer":
+                assert len(answer_next(meta, clock, unknown=lambda name: name.endswith("5"))) <= 3
+            elif step == "fail":
+                meta.note_failed_update(clock.now_ms())
+            elif step == "bootstrap":
+                meta.bootstrap([("a", 1)])
+            elif topic_names:
+                meta.forget_topic(topic_names.pop())
+        for _ in range(60):
+            delay_ms = meta.time_to_next_update_ms(clock.now_ms())
+            if delay_ms > 2 * MAX_BACKOFF_MS:
+                break
+            clock.advance(delay_ms)
+            answer_next(meta, clock)
+        assert delay_ms > 2 * MAX_BACKOFF_MS, "it never comes to rest"
+        assert {name for name in topic_names if meta.cluster().partition_count(name)} == set(topic_names)
+        assert not meta.cluster().is_bootstrap
 
 
 def test_a_known_topic_does_not_ask_for_an_update(orders: Metadata, clock: ManualClock) -> None:

@@ -368,3 +368,17 @@ def test_every_producer_without_a_client_id_gets_its_own(broker: FakeBroker) -> 
     with producer_of(broker) as first, producer_of(broker) as second:
         assert first.client_id != second.client_id
         assert first.client_id.startswith("producer-")
+
+
+def test_rows_of_many_topics_ask_for_a_few_topics_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A column of 40,000 topics made one request that named them all, and brokers had to answer it in one piece."""
+    monkeypatch.setattr("spark_kafka_sink.network.metadata.MAX_TOPICS_PER_REQUEST", 5)
+    topics = [f"topic-{number}" for number in range(23)]
+    with FakeBroker(nodes=2, topics=dict.fromkeys(topics, 1)) as broker, producer_of(broker, metadata_max_age_ms=100) as producer:
+        for value in ("a", "b"):
+            producer.send_columns(pa.array(topics), value=pa.array([value] * len(topics)))
+            producer.flush(WAIT_MS)
+            asked_count = len(broker.requests_of(ApiKey.METADATA))
+            broker.wait_until(lambda count=asked_count: len(broker.requests_of(ApiKey.METADATA)) > count + 5)  # a refresh by age
+        assert [broker.values(topic) for topic in topics] == [[b"a", b"b"]] * len(topics)
+        assert max(len(request.message.topics or ()) for request in broker.requests_of(ApiKey.METADATA)) == 5
