@@ -36,7 +36,8 @@ from spark_kafka_sink.errors import SchemaError
 from spark_kafka_sink.exactly_once.writes import Content
 from spark_kafka_sink.records.arrays import INT32_MAX, bytes_array, numbers_of
 from spark_kafka_sink.records.columns import Column, binary_column, join_headers, lengths_of
-from spark_kafka_sink.records.interleave import InterleavedRows, Payload, contiguous, data_buffer, interleave
+from spark_kafka_sink.records.interleave import InterleavedRows, Payload, data_buffer, interleave
+from spark_kafka_sink.records.layouts import contiguous
 from spark_kafka_sink.records.varint import Int64Column
 
 Hashes64: TypeAlias = NDArray[np.uint64]

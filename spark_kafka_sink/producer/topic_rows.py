@@ -20,7 +20,7 @@ from spark_kafka_sink.producer.producer_record import ProducerColumns, null_topi
 from spark_kafka_sink.protocol.topic_partition import NO_PARTITION
 from spark_kafka_sink.records.arrays import nulls_of, numbers_of
 from spark_kafka_sink.records.columns import RecordColumns, is_text, record_columns, texts
-from spark_kafka_sink.records.interleave import contiguous
+from spark_kafka_sink.records.layouts import contiguous, plain_column
 
 # How many rows are encoded at a time: this bounds the scratch memory, some 250 B per row. With few partitions, columns of
 # SLICE_ROWS stay in the CPU's cache. With many, most time goes into the work per partition and slice: slices are larger then, as
@@ -82,7 +82,7 @@ def explicit_partitions(partition: pa.Array | None, row_count: int) -> npt.NDArr
     if not (pa.types.is_integer(kind) or pa.types.is_null(kind)):
         raise SchemaError(f"column partition has type {partition.type}; it must be int32: cast it before sending")
     if pa.types.is_dictionary(partition.type):
-        partition = contiguous(partition).dictionary_decode()
+        partition = plain_column(contiguous(partition))
     if partition.null_count == len(partition):
         return np.full(row_count, NO_PARTITION, np.int32)
     lowest, highest = pc.min_max(partition).as_py().values()

@@ -4,6 +4,7 @@
     columns.py         the columns of one slice, checked and prepared
     record_batch.py    the size of each row in bytes; the bytes of all rows; the 61 bytes of the batch header
     interleave.py      columns joined row by row, without a loop over rows
+    layouts.py         columns in any of Arrow's layouts: pieces joined, rows picked, dictionaries decoded
     split_records.py    encoded records divided into new batches, for batches that have to be split
     arrays.py          Arrow's arrays from numpy's and Python's values, and back, without pandas
     varint.py          the numbers inside a record

@@ -76,11 +76,12 @@ def scalar(value: bool | int | str | bytes) -> pa.Scalar:
     return text_array([value])[0] if isinstance(value, str) else bytes_array([value])[0]
 
 
-def header_array(rows: Sequence[Sequence[tuple[str, bytes | None]]]) -> pa.Array:
-    """A column of headers, of type map<string, binary>. Surrogate escapes in a key become the bytes that they stand for."""
+def header_array(rows: Sequence[Sequence[tuple[str | None, bytes | None]]]) -> pa.Array:
+    """A column of headers, of type map<string, binary>. Surrogate escapes in a key become the bytes that they stand for. Raises
+    pyarrow.ArrowInvalid for a header without a key."""
     offsets = np.zeros(len(rows) + 1, np.int32)
     np.cumsum(np.fromiter(map(len, rows), np.int32, len(rows)), out=offsets[1:])
-    keys = [key.encode("utf-8", "surrogateescape") for headers in rows for key, _ in headers]
+    keys = [None if key is None else key.encode("utf-8", "surrogateescape") for headers in rows for key, _ in headers]
     values = [value for headers in rows for _, value in headers]
     return pa.MapArray.from_arrays(number_array(offsets), bytes_array(keys, pa.string()), bytes_array(values, pa.binary()))
 
@@ -88,10 +89,14 @@ def header_array(rows: Sequence[Sequence[tuple[str, bytes | None]]]) -> pa.Array
 # TO NUMPY
 
 
+def arrays_of(column: pa.Array | pa.ChunkedArray) -> list[pa.Array]:
+    return column.chunks if isinstance(column, pa.ChunkedArray) else [column]
+
+
 def numbers_of(column: pa.Array | pa.ChunkedArray, at_null: int | None = None) -> NDArray[Any]:
     """The numbers of a column, without a copy if it is in one piece. Where the column is null: `at_null`, or any number if it is
     None. Dates and times are ints."""
-    pieces = [_numbers_of_piece(piece) for piece in _arrays_of(column)]
+    pieces = [_numbers_of_piece(piece) for piece in arrays_of(column)]
     numbers = pieces[0] if len(pieces) == 1 else np.concatenate([np.zeros(0, _number_dtype(column.type)), *pieces])
     if at_null is None or not column.null_count:
         return numbers
@@ -112,7 +117,7 @@ def _number_dtype(kind: pa.DataType) -> np.dtype[Any]:
 
 def bools_of(column: pa.Array | pa.ChunkedArray, *, at_null: bool = False) -> NDArray[np.bool_]:
     """The truth values of a boolean column, as a copy; `at_null` where it is null."""
-    values = [np.zeros(0, np.bool_), *(_bits(piece, 1) for piece in _arrays_of(column))]
+    values = [np.zeros(0, np.bool_), *(_bits(piece, 1) for piece in arrays_of(column))]
     bools: NDArray[np.bool_] = np.concatenate(values)
     if column.null_count:
         bools[nulls_of(column)] = at_null
@@ -129,7 +134,3 @@ def _bits(array: pa.Array, buffer_index: int) -> NDArray[np.bool_]:
         return np.zeros(0, np.bool_)
     octets = np.frombuffer(array.buffers()[buffer_index], np.uint8)
     return np.unpackbits(octets, count=array.offset + len(array), bitorder="little")[array.offset :].view(np.bool_)
-
-
-def _arrays_of(column: pa.Array | pa.ChunkedArray) -> list[pa.Array]:
-    return column.chunks if isinstance(column, pa.ChunkedArray) else [column]

@@ -8,18 +8,18 @@ Law: a row is null if and only if its length is -1. record_batch.py relies on th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from spark_kafka_sink.errors import InvalidRecordError, SchemaError
-from spark_kafka_sink.records.arrays import INT32_MAX, nulls_of, number_array, numbers_of
-from spark_kafka_sink.records.interleave import Payload, arrays_of, binary_offsets, contiguous, join_rows
+from spark_kafka_sink.records.arrays import INT32_MAX, arrays_of, nulls_of, numbers_of
+from spark_kafka_sink.records.interleave import Payload, binary_offsets, join_rows
+from spark_kafka_sink.records.layouts import contiguous, entries_of, in_one_piece, is_list, plain_column, plain_type, take_rows
 from spark_kafka_sink.records.varint import Int64Column, varint_sizes
 
 NO_TIMESTAMP = -1  # in a batch whose records have no timestamps
@@ -61,9 +61,7 @@ class RecordColumns:
 
     def in_one_piece(self) -> RecordColumns:
         """The same rows, the values in one chunk if they fit. Call it before several `take`: each would join the chunks."""
-        if self.value is None or self.value.nbytes > INT32_MAX:
-            return self
-        return replace(self, value=contiguous(self.value))
+        return self if self.value is None else replace(self, value=in_one_piece(self.value))
 
     def without_payloads(self) -> RecordColumns:
         """The same lengths and timestamps, which are all that is reported of rows that were sent."""
@@ -82,16 +80,6 @@ class RecordColumns:
         return RecordColumns(row_count, key, value, headers, timestamps, key_lengths, value_lengths, pick_ints(self.base_bytes))
 
 
-def take_rows(column: pa.Array | pa.ChunkedArray, indices: NDArray[np.integer]) -> pa.Array | pa.ChunkedArray:
-    """The rows in `indices`, in that order: a copy; or slices, if Arrow cannot copy the chunks, which exceed 2 GiB together."""
-    try:
-        return column.take(number_array(indices))
-    except pa.ArrowInvalid:
-        runs = np.split(indices, np.flatnonzero(np.diff(indices) != 1) + 1)
-        slices = [column.slice(int(rows[0]), len(rows)) for rows in runs if len(rows)]
-        return pa.chunked_array([array for part in slices for array in arrays_of(part)], column.type)
-
-
 def record_columns(
     value: Column,
     key: Column = None,
@@ -104,7 +92,7 @@ def record_columns(
 
     Args:
         value, key: binary or string in any of Arrow's layouts; a null-typed column, or None, is null in every row.
-        headers: list or large_list<struct<key: string, value: binary>>, or map<string, binary | string>. Order and
+        headers: list<struct<key: string, value: binary>> in any of Arrow's layouts, or map<string, binary | string>. Order and
             duplicates are kept; a null list counts as empty. Encoded here, all rows at once.
         timestamps: int64 milliseconds since 1970-01-01 UTC, or one int for all rows, which is not checked.
         default_timestamp: milliseconds, for rows whose timestamp is null.
@@ -148,16 +136,11 @@ def binary_column(name: str, column: Column) -> Column:
         return None
     if not is_payload(column.type):
         raise SchemaError(f"column {name} has type {column.type}; it must be binary or string: cast it before writing")
-    if pa.types.is_dictionary(column.type):
-        return _decode_dictionary(column)
+    if pa.types.is_dictionary(column.type):  # decoded, it may be larger than int32 offsets can address
+        decoded_arrays = [plain_column(array).cast(pa.large_binary()) for array in arrays_of(column)]
+        return pa.chunked_array(decoded_arrays, pa.large_binary()) if isinstance(column, pa.ChunkedArray) else decoded_arrays[0]
     is_large = column.type not in (pa.binary(), pa.string()) or column.nbytes > INT32_MAX
     return column.cast(pa.large_binary() if is_large else pa.binary())
-
-
-def _decode_dictionary(column: pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:
-    """A dictionary column as large_binary: decoded, it may be larger than int32 offsets can address."""
-    decoded_arrays = [array.dictionary.cast(pa.large_binary()).take(array.indices) for array in arrays_of(column)]
-    return pa.chunked_array(decoded_arrays, pa.large_binary()) if isinstance(column, pa.ChunkedArray) else decoded_arrays[0]
 
 
 def is_payload(kind: pa.DataType) -> bool:
@@ -175,8 +158,7 @@ def texts(column: pa.Array) -> list[Any]:
 
     A string column may contain any bytes: Spark's cast(binary AS string) does not check. Arrow's own to_pylist would raise.
     """
-    if pa.types.is_dictionary(column.type):
-        column = column.cast(column.type.value_type)
+    column = plain_column(column)
     if not is_text(column.type):
         return column.to_pylist()  # type: ignore[no-any-return]
     cells = column.cast(pa.large_binary()).to_pylist()
@@ -263,47 +245,51 @@ def join_headers(column: Column, row_count: int) -> JoinedHeaders | None:
     """
     if column is None or pa.types.is_null(column.type):
         return None
-    column = contiguous(column)
-    _check_header_type(column.type)
-    counts, entries = entries_of(column)
+    counts, keys, values = header_entries(column)
     cumulative_counts = np.zeros(row_count + 1, np.int64)
     np.cumsum(counts, out=cumulative_counts[1:])
     if cumulative_counts[-1] == 0:
         return None
-    fields = dict(zip((field.name.lower() for field in entries.type), entries.flatten(), strict=True))
-    key, value = binary_column("headers", fields["key"]), binary_column("headers", fields["value"])
+    key, value = binary_column("headers", keys), binary_column("headers", values)
     key_lengths = lengths_of(key)
     pieces = [key_lengths, *_payloads(key), lengths_of(value), *_payloads(value)]
     offsets, data = join_rows(pieces, int(cumulative_counts[-1]))
     return JoinedHeaders(counts, _binary_array(offsets[cumulative_counts], data), key_lengths)
 
 
-def entries_of(column: pa.Array) -> tuple[Int64Column, pa.Array]:
-    """The number of entries in each row of a list or map, and the entries of all rows; a map's entries are structs."""
-    if pa.types.is_map(column.type):
-        entry = pa.struct([pa.field("key", column.type.key_type), pa.field("value", column.type.item_type)])
-        column = column.cast(pa.list_(entry))
-    counts = numbers_of(pc.list_value_length(column), at_null=0).astype(np.int64)
-    return counts, column.flatten()
+def header_entries(column: pa.Array | pa.ChunkedArray) -> tuple[Int64Column, pa.Array, pa.Array]:
+    """How many headers each row has, then the keys and the values of all headers, in the order of the rows.
+
+    Raises SchemaError for a type that cannot be headers.
+    """
+    if not is_headers(column.type):
+        raise SchemaError(f"column headers has type {column.type}; it must be list<struct<key: string, value: binary>>")
+    counts, entries = entries_of(plain_column(contiguous(column)))
+    if pa.types.is_null(entries.type):
+        return counts, entries, entries
+    entries = plain_column(entries)
+    fields = dict(zip((field.name.lower() for field in entries.type), entries.flatten(), strict=True))
+    return counts, fields["key"], fields["value"]
 
 
 def _payloads(column: Column) -> list[Payload]:
     return [] if column is None else [Payload.of(column)]
 
 
-def _check_header_type(kind: pa.DataType) -> None:
-    types: dict[str, pa.DataType] = {}
+def is_headers(kind: pa.DataType) -> bool:
+    """Whether a column of this type can be headers: a map, or a list of structs whose fields are `key` and `value`, in upper or
+    lower case, as in Spark. A list of nulls has no fields."""
+    kind = plain_type(kind)
+    types = []
     if pa.types.is_map(kind):
-        types = {"key": kind.key_type, "value": kind.item_type}
-    elif (pa.types.is_list(kind) or pa.types.is_large_list(kind)) and pa.types.is_struct(kind.value_type):
-        types = {field.name.lower(): field.type for field in kind.value_type}  # case-insensitive, as in Spark
-    if not are_header_types(types):
-        raise SchemaError(f"column headers has type {kind}; it must be list<struct<key: string, value: binary>>")
-
-
-def are_header_types(types: Mapping[str, pa.DataType]) -> bool:
-    """Whether these are the parts of a header."""
-    return set(types) == {"key", "value"} and all(is_payload(kind) or pa.types.is_null(kind) for kind in types.values())
+        types = [("key", kind.key_type), ("value", kind.item_type)]
+    elif is_list(kind):
+        entry = plain_type(kind.value_type)
+        if pa.types.is_null(entry):
+            return True
+        types = [(field.name.lower(), field.type) for field in entry] if pa.types.is_struct(entry) else []
+    names = sorted(name for name, _ in types)
+    return names == ["key", "value"] and all(is_payload(part) or pa.types.is_null(part) for _, part in types)
 
 
 def _refuse_null_header_keys(joined_headers: JoinedHeaders) -> None:

@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from spark_kafka_sink.records.arrays import INT32_MAX, bytes_array
+from spark_kafka_sink.records.arrays import INT32_MAX, arrays_of, bytes_array
 from spark_kafka_sink.records.varint import Int64Column, encode_varint, zigzag
 
 # The Sender's thread may free what is written here. Arrow's default pool keeps memory that another thread frees: a writer of
@@ -162,17 +162,6 @@ def data_buffer(array: pa.Array) -> pa.Buffer:
 
 
 # PAYLOADS
-
-
-def arrays_of(column: pa.Array | pa.ChunkedArray) -> list[pa.Array]:
-    return column.chunks if isinstance(column, pa.ChunkedArray) else [column]
-
-
-def contiguous(column: pa.Array | pa.ChunkedArray) -> pa.Array:
-    """Return the column in one chunk; a copy if it has several chunks."""
-    if isinstance(column, pa.ChunkedArray):
-        return column.chunk(0) if column.num_chunks == 1 else pa.concat_arrays(column.chunks or [pa.nulls(0, column.type)])
-    return column
 
 
 def _shift_buffer_indexes(views: NDArray[np.void], buffer_count: int) -> NDArray[np.void]:

@@ -20,7 +20,7 @@ from typing import Any
 import pyarrow as pa
 
 from spark_kafka_sink.config.option import nearest_key
-from spark_kafka_sink.records.interleave import contiguous
+from spark_kafka_sink.records.layouts import contiguous
 
 RECORD_FIELDS = ("topic", "value", "key", "partition", "headers", "timestamp")
 

@@ -12,9 +12,9 @@ from typing import NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from spark_kafka_sink.errors import SchemaError
-from spark_kafka_sink.records.arrays import INT32_MAX, bitmap, nulls_of
-from spark_kafka_sink.records.interleave import Piece, arrays_of
+from spark_kafka_sink.records.arrays import INT32_MAX, arrays_of, bitmap, nulls_of
+from spark_kafka_sink.records.interleave import Piece
+from spark_kafka_sink.records.layouts import bytes_of, concatenate, plain_column
 from spark_kafka_sink.records.varint import Int64Column
 from spark_kafka_sink.schemas.avro.encoding import (
     MAX_BLOCK_BYTES,
@@ -23,11 +23,9 @@ from spark_kafka_sink.schemas.avro.encoding import (
     Mask,
     Refusals,
     RowBytes,
-    bytes_of,
     constant,
     encode_rows,
     join_encoded,
-    plain_column,
     validity,
 )
 
@@ -57,13 +55,9 @@ class AvroEncoder:
     def encode(self, column: pa.Array | pa.ChunkedArray, prefix: bytes = b"") -> EncodedColumn:
         """The bytes of each row, after `prefix`. Never blocks. A row that cannot be encoded does not affect the others.
 
-        Needs memory for the result, and for the arrays and maps of a few thousand rows at a time.
-
-        Raises:
-            SchemaError: the column's type is not the one that the schema was resolved with.
+        Needs memory for the result, and for the arrays and maps of a few thousand rows at a time. The column's type has the same
+        values as `type`.
         """
-        if column.type != self.type:
-            raise SchemaError(f"a column of type {self.type} is encoded, and this one has type {column.type}; cast it")
         framed_encoding = _FramedEncoding("", prefix, self.encoding)
         refusals = Refusals()
         encoded_chunks: list[RowBytes] = []
@@ -98,15 +92,11 @@ def _join_small_chunks(column: pa.Array | pa.ChunkedArray) -> Iterator[pa.Array]
     for chunk in map(plain_column, arrays_of(column)):
         row_count, size_bytes = row_count + len(chunk), size_bytes + bytes_of(chunk)
         if waiting_chunks and (row_count > MAX_BLOCK_ROWS or size_bytes > MAX_BLOCK_BYTES):
-            yield _concatenate(waiting_chunks)
+            yield concatenate(waiting_chunks, column.type)
             waiting_chunks, row_count, size_bytes = [], len(chunk), bytes_of(chunk)
         waiting_chunks.append(chunk)
     if waiting_chunks:
-        yield _concatenate(waiting_chunks)
-
-
-def _concatenate(chunks: list[pa.Array]) -> pa.Array:
-    return chunks[0] if len(chunks) == 1 else pa.concat_arrays(chunks)
+        yield concatenate(waiting_chunks, column.type)
 
 
 def _rows_by_reason(refusals: Refusals) -> list[UnencodableRows]:

@@ -12,12 +12,13 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import pyarrow as pa
 
 from spark_kafka_sink.errors import printable
+from spark_kafka_sink.records.layouts import is_any_of, is_binary, is_list, is_string, plain_type
 from spark_kafka_sink.schemas.avro_schema import MAX_DEPTH, PRIMITIVES
 
 Json = dict[str, Any] | list[Any] | str
@@ -169,17 +170,6 @@ class _Derivation:
         return "null"
 
 
-def plain_type(data_type: pa.DataType) -> pa.DataType:
-    """The type of the values of a dictionary or an extension type; any other type as it is."""
-    while True:
-        if pa.types.is_dictionary(data_type):
-            data_type = data_type.value_type
-        elif isinstance(data_type, pa.BaseExtensionType):
-            data_type = data_type.storage_type
-        else:
-            return data_type
-
-
 def is_variant(field: pa.Field) -> bool:
     """Whether a field is a variant, which Spark sends as a struct of two binary fields, one with a mark in its metadata."""
     data_type = field.type
@@ -188,18 +178,9 @@ def is_variant(field: pa.Field) -> bool:
     return any(b"variant" in (data_type.field(position).metadata or {}) for position in range(data_type.num_fields))
 
 
-def _is_any(*tests: Callable[[pa.DataType], bool]) -> Callable[[pa.DataType], bool]:
-    return lambda each: any(test(each) for test in tests)
-
-
-is_list = _is_any(
-    pa.types.is_list, pa.types.is_large_list, pa.types.is_fixed_size_list, pa.types.is_list_view, pa.types.is_large_list_view
-)
-is_string = _is_any(pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view)
-is_binary = _is_any(pa.types.is_binary, pa.types.is_large_binary, pa.types.is_binary_view, pa.types.is_fixed_size_binary)
-is_int = _is_any(pa.types.is_int8, pa.types.is_int16, pa.types.is_int32, pa.types.is_uint8, pa.types.is_uint16)
-_is_long = _is_any(pa.types.is_int64, pa.types.is_uint32)
-is_float = _is_any(pa.types.is_float16, pa.types.is_float32)
+is_int = is_any_of(pa.types.is_int8, pa.types.is_int16, pa.types.is_int32, pa.types.is_uint8, pa.types.is_uint16)
+_is_long = is_any_of(pa.types.is_int64, pa.types.is_uint32)
+is_float = is_any_of(pa.types.is_float16, pa.types.is_float32)
 
 
 _SCALARS: tuple[tuple[Any, Json], ...] = (

@@ -16,7 +16,7 @@ from spark_kafka_sink.config.format_options import SchemaUse
 from spark_kafka_sink.errors import SchemaError
 from spark_kafka_sink.records.arrays import INT32_MAX, bytes_array
 from spark_kafka_sink.records.columns import binary_column
-from spark_kafka_sink.records.interleave import contiguous
+from spark_kafka_sink.records.layouts import contiguous, have_same_values
 from spark_kafka_sink.schemas.avro_encoder import AvroEncoder, EncodedColumn
 
 
@@ -24,7 +24,6 @@ from spark_kafka_sink.schemas.avro_encoder import AvroEncoder, EncodedColumn
 class PartEncoder:
     """The schema, the frame and the encoder of one part, key or value. Plain data."""
 
-    type: pa.DataType  # of the column, as it was planned
     use: SchemaUse
     prefix: bytes  # stands before each payload
     avro: AvroEncoder | None = field(repr=False)  # None if the payloads are encoded already, and only get the prefix
@@ -33,20 +32,13 @@ class PartEncoder:
         """The bytes of each row. Never blocks.
 
         Raises:
-            SchemaError: the column's type cannot be converted to the planned one, or, without Avro, is neither binary nor string.
+            SchemaError: the column has other values than were planned, or, without Avro, is neither binary nor string.
         """
         if self.avro is None:
             return EncodedColumn(framed_column(column, self.prefix), [])
-        return self.avro.encode(self._cast_to_planned(column), self.prefix)
-
-    def _cast_to_planned(self, column: pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:
-        """Cast the column to the planned type: Spark may send another time zone, or 64-bit offsets."""
-        if column.type == self.type:
-            return column
-        try:
-            return column.cast(self.type)
-        except pa.ArrowException as error:
-            raise SchemaError(f"the {self.use.part} was planned as {self.type} and arrives as {column.type}: {error}") from error
+        if not have_same_values(self.avro.type, column.type):
+            raise SchemaError(f"the {self.use.part} was planned as {self.avro.type} and arrives as {column.type}; cast it")
+        return self.avro.encode(column, self.prefix)
 
 
 def framed_column(column: pa.Array | pa.ChunkedArray, prefix: bytes) -> pa.Array:

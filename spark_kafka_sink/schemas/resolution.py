@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 import pyarrow as pa
 
 from spark_kafka_sink.errors import printable, printable_list
+from spark_kafka_sink.records.layouts import is_binary, is_list, is_string, plain_type
 from spark_kafka_sink.records.varint import encode_varint
 from spark_kafka_sink.schemas.avro.decimals import DecimalEncoding, FixedDecimalEncoding
 from spark_kafka_sink.schemas.avro.defaults import DefaultEncoder, unwritable_default
@@ -42,7 +43,7 @@ from spark_kafka_sink.schemas.avro_schema import (
     AvroUnion,
     LogicalType,
 )
-from spark_kafka_sink.schemas.derivation import is_binary, is_float, is_int, is_list, is_string, plain_type
+from spark_kafka_sink.schemas.derivation import is_float, is_int
 
 MAX_COLUMN_FIXED_BYTES = 2**24  # 16 times the default of max.request.size
 MAX_DECIMAL_FIXED_BYTES = 256

@@ -167,7 +167,7 @@ class WantedSchema:
     def _part_encoder(self, schema: RegisteredSchema, subject: str, encoder: AvroEncoder | None) -> PartEncoder:
         message = (self.options.message or FIRST_MESSAGE) if schema.schema_type == _PROTOBUF_TYPE else None
         use = SchemaUse(self.part, schema.subject or subject, schema.id, schema.version)
-        return PartEncoder(self.type, use, confluent_prefix(schema.id, message), encoder)
+        return PartEncoder(use, confluent_prefix(schema.id, message), encoder)
 
 
 @functools.lru_cache(maxsize=64)

@@ -380,6 +380,26 @@ def test_another_time_zone_or_larger_offsets_are_what_was_planned(known_schemas:
     assert encoder.encode(pa.array(rows, kind("Europe/Berlin", pa.large_string()))).values == expected
 
 
+def test_null_structs_with_fields_that_are_not_null_arrive_in_any_time_zone(known_schemas: KnownSchemas) -> None:
+    """A left join with current_timestamp(), in a session whose time zone is Etc/UTC: the struct of the right side is null, and so
+    is the field in it, which is NOT NULL. Such rows ended in KAFKA_INVALID_SCHEMA, "nulls in input cannot be viewed as
+    non-nullable", as Arrow changed the zone of the whole column."""
+    right = pa.struct([pa.field("id", pa.int32(), nullable=False)])
+
+    def rows(zone: str) -> pa.Array:
+        ids = pa.array([None, 7], pa.int32())  # Spark's own writer fills in a null, pa.array a zero
+        structs = pa.StructArray.from_arrays([ids], fields=list(right), mask=pa.array([True, False]))
+        times = pa.array([1, 2], pa.timestamp("us", zone))
+        return pa.StructArray.from_arrays([times, structs], ["at", "right"])
+
+    encoder = planned(rows("UTC").type).find_or_register(known_schemas, "t")
+    expected = encoder.encode(rows("UTC"))
+    assert expected.refused_rows == []
+    for zone in ("Etc/UTC", "Europe/Berlin"):
+        assert encoder.encode(rows(zone)).values == expected.values
+        assert encoder.encode(pa.chunked_array([rows(zone)[:1], rows(zone)[1:]])).values == expected.values
+
+
 def test_another_type_than_planned_is_an_error(known_schemas: KnownSchemas) -> None:
     encoder = planned().find_or_register(known_schemas, "t")
     with pytest.raises(SchemaError, match="the value was planned as struct"):

@@ -35,7 +35,7 @@ from spark_kafka_sink.producer.producer_record import ProducerColumns
 from spark_kafka_sink.producer.serializers import SerializationError
 from spark_kafka_sink.producer.topic_rows import names_and_codes
 from spark_kafka_sink.records.arrays import bytes_array, number_array
-from spark_kafka_sink.records.interleave import contiguous
+from spark_kafka_sink.records.layouts import in_one_piece, take_rows
 from spark_kafka_sink.schemas.avro_encoder import EncodedColumn
 from spark_kafka_sink.schemas.avro_schema import AvroSchema, parse_schema
 from spark_kafka_sink.schemas.frame import FRAME_BYTES
@@ -106,11 +106,11 @@ class AvroSerializers:
         names, codes = names_and_codes(topic)
         if len(names) == 1:
             return self._encode_column(part, names[0], column)
-        column, pieces, positions_by_topic = contiguous(column), [], []
+        column, pieces, positions_by_topic = in_one_piece(column), [], []
         for number, name in enumerate(names):
             positions = np.flatnonzero(codes == number)
             if len(positions):
-                result = self._find_encoder(part, column.type, name).encode(column.take(number_array(positions)))
+                result = self._find_encoder(part, column.type, name).encode(take_rows(column, positions))
                 pieces.append(_require_encoded(result, part, positions).cast(pa.large_binary()))
                 positions_by_topic.append(positions)
         return pa.concat_arrays(pieces).take(number_array(np.argsort(np.concatenate(positions_by_topic))))

@@ -8,12 +8,14 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
 from spark_kafka_sink.producer.producer_record import ProducerColumns, ProducerRecord, checked_headers, whole_number
 from spark_kafka_sink.producer.serializers import as_bytes
 from spark_kafka_sink.records.arrays import bytes_array, header_array, int64_array, text_array
-from spark_kafka_sink.records.columns import is_text, texts
+from spark_kafka_sink.records.columns import header_entries, texts
+from spark_kafka_sink.records.layouts import plain_column
 
 
 def records_of(columns: ProducerColumns, row_count: int) -> list[ProducerRecord]:
@@ -23,22 +25,21 @@ def records_of(columns: ProducerColumns, row_count: int) -> list[ProducerRecord]
         return [None] * row_count if column is None else _cells(column)
 
     topics = [columns.topic] * row_count if isinstance(columns.topic, str) else texts(columns.topic)
-    others = map(cells, (columns.value, columns.key, columns.partition, columns.headers, columns.timestamp))
+    headers = [()] * row_count if columns.headers is None else _header_pairs(columns.headers)
+    others = map(cells, (columns.value, columns.key, columns.partition, columns.timestamp))
     return [
-        ProducerRecord(topic, value, key, partition, _header_pairs(headers), timestamp)
-        for topic, value, key, partition, headers, timestamp in zip(topics, *others, strict=True)
+        ProducerRecord(topic, value, key, partition, pairs, timestamp)
+        for topic, value, key, partition, timestamp, pairs in zip(topics, *others, headers, strict=True)
     ]
 
 
 def _cells(column: pa.Array) -> list[Any]:
-    """The column's values. If the column has text that is not UTF-8, that text is bytes, and so is all text in headers."""
-    if pa.types.is_dictionary(column.type):
-        column = column.cast(column.type.value_type)
+    """The column's values. If the column has text that is not UTF-8, that text is bytes."""
+    column = plain_column(column)
     try:
         return column.to_pylist()  # type: ignore[no-any-return]
     except UnicodeDecodeError:
-        cells = column.cast(_with_bytes_for_text(column.type)).to_pylist()
-        return [_decode_text(cell) for cell in cells] if is_text(column.type) else cells
+        return [_decode_text(cell) for cell in _octets(column)]
 
 
 def _decode_text(cell: bytes | None) -> str | bytes | None:
@@ -48,25 +49,16 @@ def _decode_text(cell: bytes | None) -> str | bytes | None:
         return cell
 
 
-def _with_bytes_for_text(kind: pa.DataType) -> pa.DataType:
-    if pa.types.is_map(kind):
-        return pa.map_(_with_bytes_for_text(kind.key_type), _with_bytes_for_text(kind.item_type))
-    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
-        entry = _with_bytes_for_text(kind.value_type)
-        return pa.list_(entry) if pa.types.is_list(kind) else pa.large_list(entry)
-    if pa.types.is_struct(kind):
-        return pa.struct([(field.name, _with_bytes_for_text(field.type)) for field in kind])
-    return pa.large_binary() if is_text(kind) else kind
+def _octets(column: pa.Array) -> list[Any]:
+    return plain_column(column).cast(pa.large_binary()).to_pylist()  # type: ignore[no-any-return]
 
 
-def _header_pairs(headers: Sequence[Any] | None) -> tuple[tuple[str, bytes | None], ...]:
-    """The headers of one row: dicts in a list column, pairs in a map column. Keys that are not UTF-8 get surrogate escapes."""
-    pairs = (entry.values() if isinstance(entry, dict) else entry for entry in headers or ())
-    return tuple((_header_key(key), None if value is None else as_bytes(value)) for key, value in pairs)
-
-
-def _header_key(key: Any) -> Any:
-    return key.decode("utf-8", "surrogateescape") if isinstance(key, bytes) else key
+def _header_pairs(column: pa.Array) -> list[tuple[tuple[Any, bytes | None], ...]]:
+    """The headers of each row. Keys that are not UTF-8 get surrogate escapes. Raises SchemaError if the column has no headers."""
+    counts, keys, values = header_entries(column)
+    names = [key if key is None else key.decode("utf-8", "surrogateescape") for key in _octets(keys)]
+    pairs = list(zip(names, _octets(values), strict=True))
+    return [tuple(pairs[stop - count : stop]) for count, stop in zip(counts, np.cumsum(counts), strict=True)]
 
 
 def checked_record(result: object) -> ProducerRecord:
@@ -98,7 +90,7 @@ def as_row(result: object) -> ProducerRecord:
 
 
 def to_utf8(cell: Any) -> Any:
-    return cell.encode() if isinstance(cell, str) else cell
+    return cell.encode("utf-8", "surrogateescape") if isinstance(cell, str) else cell
 
 
 def columns_of(records: Sequence[ProducerRecord]) -> ProducerColumns:

@@ -35,7 +35,7 @@ from spark_kafka_sink.producer.producer_record import (
 from spark_kafka_sink.producer.topic_rows import TopicRows
 from spark_kafka_sink.protocol.topic_partition import NO_PARTITION
 from spark_kafka_sink.records.columns import NO_TIMESTAMP, NULL_LENGTH, RecordColumns
-from spark_kafka_sink.records.interleave import contiguous
+from spark_kafka_sink.records.layouts import contiguous
 
 T = TypeVar("T")
 

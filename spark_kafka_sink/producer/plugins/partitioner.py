@@ -21,7 +21,7 @@ from spark_kafka_sink.producer.producer_record import whole_number
 from spark_kafka_sink.producer.topic_rows import TopicRows
 from spark_kafka_sink.protocol.topic_partition import NO_PARTITION
 from spark_kafka_sink.records.arrays import int64_array, numbers_of
-from spark_kafka_sink.records.interleave import contiguous
+from spark_kafka_sink.records.layouts import contiguous
 
 
 class Partitioner(Protocol):

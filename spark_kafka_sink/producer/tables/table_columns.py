@@ -1,7 +1,7 @@
 """The columns of a table that `send_table` sends: their Arrow types are checked once, and each batch becomes ProducerColumns.
 
 records/row_mapping.py says which column is which part of a record, for `send_table` and for the sink. This file says which types
-fit and what users can do about others, and converts layouts that the rest of the producer does not know.
+fit and what users can do about others, and decodes layouts that the rest of the producer does not know.
 """
 
 from __future__ import annotations
@@ -14,22 +14,21 @@ import pyarrow as pa
 from spark_kafka_sink.config.option import join_problems
 from spark_kafka_sink.errors import InvalidRecordError, SchemaError, printable_list
 from spark_kafka_sink.producer.producer_record import ProducerColumns
-from spark_kafka_sink.records.columns import are_header_types, is_payload, is_text
-from spark_kafka_sink.records.interleave import arrays_of
+from spark_kafka_sink.records.columns import is_headers, is_payload, is_text
+from spark_kafka_sink.records.layouts import contiguous, plain_column, plain_type
 from spark_kafka_sink.records.row_mapping import RECORD_FIELDS, RowMapping, nearest_column
 
 NO_TOPIC_TEXT = "no topic: pass its name as in send_table(name, table), or a table with the column topic"
 NO_VALUE_TEXT = "there is no column value; nulls in it are tombstones, but it must be there"
-HEADERS_TYPE = pa.list_(pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())]))
 ZONE_REMEDIES = "dt.tz_localize('UTC') in pandas, dt.replace_time_zone('UTC') in polars, AT TIME ZONE 'UTC' in SQL"
 
 
 @dataclass(frozen=True, slots=True)
 class TableColumns:
-    """Where the parts of a record are in each batch, and which columns are converted first."""
+    """Where the parts of a record are in each batch, and which columns are decoded first."""
 
     mapping: RowMapping
-    conversions: Mapping[int, Callable[[pa.ChunkedArray], pa.ChunkedArray]]  # by the column's position
+    encoded_positions: list[int]
 
     @classmethod
     def find(cls, schema: pa.Schema, topic: str | None, encodes: Callable[[str], bool] = lambda _: False) -> TableColumns:
@@ -48,14 +47,13 @@ class TableColumns:
         ]
         if problems:
             raise SchemaError(join_problems(problems))
-        conversions = {positions[name]: conversion(name, kind) for name, kind in columns.items()}
-        return cls(mapping, {position: convert for position, convert in conversions.items() if convert is not None})
+        return cls(mapping, [positions[name] for name, kind in columns.items() if _is_decoded_first(name, kind)])
 
     def producer_columns(self, batch: pa.RecordBatch) -> ProducerColumns:
-        """The rows of a batch; copies only what is converted. Raises InvalidRecordError for a time that no record can have."""
+        """The rows of a batch; copies only what is decoded. Raises InvalidRecordError for a time that no record can have."""
         table = pa.Table.from_batches([batch])
-        for position, convert in self.conversions.items():
-            table = table.set_column(position, table.field(position).name, convert(table.column(position)))
+        for position in self.encoded_positions:
+            table = table.set_column(position, table.field(position).name, plain_column(contiguous(table.column(position))))
         try:
             return ProducerColumns(**self.mapping.columns(table))
         except pa.ArrowInvalid as error:
@@ -95,28 +93,9 @@ def _plain_name(column: str) -> str:
 def _problems_of_types(columns: Mapping[str, pa.DataType]) -> Iterator[str]:
     for name, kind in columns.items():
         types, fits, remedy = COLUMN_RULES[name]
-        value_type = _value_type(kind)
+        value_type = plain_type(kind)
         if not pa.types.is_null(value_type) and not fits(value_type):
             yield f"column {name} has type {kind}; it must be {types}: {remedy(value_type)}"
-
-
-def _value_type(kind: pa.DataType) -> pa.DataType:
-    """The type of the values: an extension's storage, a dictionary's entries."""
-    while isinstance(kind, pa.BaseExtensionType) or pa.types.is_dictionary(kind):
-        kind = kind.value_type if pa.types.is_dictionary(kind) else kind.storage_type
-    return kind
-
-
-def _is_headers(kind: pa.DataType) -> bool:
-    if pa.types.is_map(kind):
-        return are_header_types({"key": kind.key_type, "value": kind.item_type})
-    if not (pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind)):
-        return False
-    entry = kind.value_type
-    if pa.types.is_null(entry):  # the lists are all empty
-        return True
-    is_pair = bool(pa.types.is_struct(entry)) and len(entry) == 2
-    return is_pair and are_header_types({each.name.lower(): each.type for each in entry})
 
 
 def _is_timestamp(kind: pa.DataType) -> bool:
@@ -148,7 +127,7 @@ COLUMN_RULES: dict[str, tuple[str, Callable[[pa.DataType], bool], Callable[[pa.D
     "value": ("string or binary", is_payload, _payload_remedy),
     "key": ("string or binary", is_payload, _payload_remedy),
     "partition": ("int32", pa.types.is_integer, _partition_remedy),
-    "headers": ("list<struct<key: string, value: binary>> or map<string, binary>", _is_headers, _headers_remedy),
+    "headers": ("list<struct<key: string, value: binary>> or map<string, binary>", is_headers, _headers_remedy),
     "timestamp": ("a timestamp with a time zone, or int64 milliseconds since 1970", _is_timestamp, _timestamp_remedy),
 }
 
@@ -156,31 +135,7 @@ COLUMN_RULES: dict[str, tuple[str, Callable[[pa.DataType], bool], Callable[[pa.D
 # LAYOUTS
 
 
-def conversion(name: str, kind: pa.DataType) -> Callable[[pa.ChunkedArray], pa.ChunkedArray] | None:
-    """The function that converts a column of this type into one that `send_columns` takes; None if that needs no conversion."""
-    value_type = _value_type(kind)
-    is_read_elsewhere = pa.types.is_dictionary(kind) and name in ("topic", "value", "key") and value_type == kind.value_type
-    if kind != value_type and not is_read_elsewhere:
-        return _decode_column
-    if name == "headers" and (pa.types.is_fixed_size_list(kind) or (not pa.types.is_map(kind) and _has_no_entries(kind))):
-        return _as_headers
-    return None
-
-
-def _has_no_entries(kind: pa.DataType) -> bool:
-    return not pa.types.is_null(kind) and bool(pa.types.is_null(kind.value_type))
-
-
-def _decode_column(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Replace extension types and dictionaries by the values that they stand for."""
-    return pa.chunked_array([_decode_piece(piece) for piece in arrays_of(column)], _value_type(column.type))
-
-
-def _decode_piece(piece: pa.Array) -> pa.Array:
-    while isinstance(piece.type, pa.BaseExtensionType) or pa.types.is_dictionary(piece.type):
-        piece = piece.dictionary.take(piece.indices) if pa.types.is_dictionary(piece.type) else piece.storage
-    return piece
-
-
-def _as_headers(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    return column.cast(HEADERS_TYPE if _has_no_entries(column.type) else pa.large_list(column.type.value_type))
+def _is_decoded_first(name: str, kind: pa.DataType) -> bool:
+    """Whether a column has a layout that `send_columns` does not take: an extension type, or a dictionary of times."""
+    values = kind.value_type if pa.types.is_dictionary(kind) and name != "timestamp" else kind
+    return bool(values != plain_type(values))

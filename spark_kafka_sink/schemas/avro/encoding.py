@@ -24,6 +24,7 @@ from spark_kafka_sink.records.interleave import (
     row_offsets_and_data,
     varint_words,
 )
+from spark_kafka_sink.records.layouts import bytes_of, plain_column
 from spark_kafka_sink.records.varint import Int64Column
 
 # Rows in a block: larger blocks are not faster, smaller blocks are slower. Long arrays need memory for each item, so a block of
@@ -103,33 +104,6 @@ class Refusals:
 
 
 # COLUMNS
-
-
-def plain_column(column: pa.Array) -> pa.Array:
-    """Return the values that a dictionary or an extension stands for."""
-    while True:
-        if isinstance(column, pa.DictionaryArray):
-            column = _addressable_values(column.dictionary).take(column.indices)
-        elif isinstance(column, pa.ExtensionArray):
-            column = column.storage
-        else:
-            return column
-
-
-def _addressable_values(dictionary: pa.Array) -> pa.Array:
-    """Use 64-bit offsets: a column that repeats its values may have more than 2 GiB. Arrow cannot `take` from views."""
-    if dictionary.type in (pa.string(), pa.string_view()):
-        return dictionary.cast(pa.large_string())
-    return dictionary.cast(pa.large_binary()) if dictionary.type in (pa.binary(), pa.binary_view()) else dictionary
-
-
-def bytes_of(column: pa.Array) -> int:
-    """The column's size in bytes; for views, which older versions of pyarrow cannot measure, the size of its buffers."""
-    try:
-        size_bytes: int = column.nbytes
-    except pa.ArrowTypeError:
-        size_bytes = column.get_total_buffer_size()
-    return size_bytes
 
 
 def validity(column: pa.Array) -> Mask | None:

@@ -8,8 +8,8 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from spark_kafka_sink.records.columns import entries_of
 from spark_kafka_sink.records.interleave import Payload, Piece, Word
+from spark_kafka_sink.records.layouts import entries_of, plain_column
 from spark_kafka_sink.records.varint import Int64Column, encode_varint
 from spark_kafka_sink.schemas.avro.encoding import (
     Encoding,
@@ -19,7 +19,6 @@ from spark_kafka_sink.schemas.avro.encoding import (
     constant,
     encode_rows,
     offsets_of,
-    plain_column,
     validity,
     varints,
 )

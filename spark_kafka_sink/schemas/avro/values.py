@@ -13,8 +13,9 @@ from numpy.typing import NDArray
 from spark_kafka_sink.records.arrays import bools_of, bytes_array, nulls_of, numbers_of
 from spark_kafka_sink.records.columns import binary_column
 from spark_kafka_sink.records.interleave import Payload, Piece, Word, binary_offsets, data_buffer
+from spark_kafka_sink.records.layouts import plain_column
 from spark_kafka_sink.records.varint import Int64Column
-from spark_kafka_sink.schemas.avro.encoding import Encoding, Mask, Refusals, constant, plain_column, varints
+from spark_kafka_sink.schemas.avro.encoding import Encoding, Mask, Refusals, constant, varints
 
 INT64_MAX = 2**63 - 1
 _FIRST_BEYOND_ASCII = 0x80

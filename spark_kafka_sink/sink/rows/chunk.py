@@ -16,7 +16,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_kafka_sink.records.arrays import numbers_of
-from spark_kafka_sink.records.columns import entries_of, take_rows, texts
+from spark_kafka_sink.records.columns import header_entries, texts
+from spark_kafka_sink.records.layouts import take_rows
 
 MAX_SHOWN_KEY_BYTES = 32  # bytes of a key that an error shows
 MAX_SHOWN_CHARACTERS = 300  # characters of a topic's name that an error shows
@@ -90,13 +91,6 @@ class UnencodedRows(NamedTuple):
     chunk: Chunk  # a key or value that could not be encoded is JSON in it
     field: str  # with its part: value.address.zip
     reason: str  # in words, without the rows' data
-
-
-def header_entries(headers: pa.Array) -> tuple[PerRow, pa.Array, pa.Array]:
-    """How many headers each row has, then the keys and the values of all headers, in the order of the rows."""
-    counts, entries = entries_of(headers)
-    keys, values = entries.flatten()
-    return counts, keys, values
 
 
 def _lengths(payload: pa.Array) -> PerRow:

@@ -21,7 +21,8 @@ from spark_kafka_sink.config.producer_config import ProducerConfig
 from spark_kafka_sink.errors import AbortableTransactionError, KafkaError, RecordTooLargeError, TransactionAbortedError
 from spark_kafka_sink.protocol.error_codes import Errors
 from spark_kafka_sink.records.arrays import number_array, scalar
-from spark_kafka_sink.sink.rows.chunk import PerRow, header_entries
+from spark_kafka_sink.records.columns import header_entries
+from spark_kafka_sink.sink.rows.chunk import PerRow
 
 if TYPE_CHECKING:
     from spark_kafka_sink.producer.accumulator.delivery import Delivery

@@ -18,9 +18,10 @@ import pyarrow.compute as pc
 
 from spark_kafka_sink.config.topic_names import TOPIC_NAME_RULE, is_topic_name
 from spark_kafka_sink.records.arrays import bools_of, nulls_of, numbers_of, scalar
-from spark_kafka_sink.records.columns import record_columns, take_rows, texts
+from spark_kafka_sink.records.columns import header_entries, record_columns, texts
+from spark_kafka_sink.records.layouts import take_rows
 from spark_kafka_sink.records.record_batch import size_upper_bounds
-from spark_kafka_sink.sink.rows.chunk import MAX_SHOWN_CHARACTERS, header_entries
+from spark_kafka_sink.sink.rows.chunk import MAX_SHOWN_CHARACTERS
 from spark_kafka_sink.sink.rows.row_outcomes import UnwritableRows
 from spark_kafka_sink.sink.rows.spark_columns import NULL_TOPIC
 

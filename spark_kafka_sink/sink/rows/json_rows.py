@@ -16,7 +16,7 @@ from typing import Any
 import pyarrow as pa
 
 from spark_kafka_sink.records.arrays import bytes_array
-from spark_kafka_sink.records.interleave import contiguous
+from spark_kafka_sink.records.layouts import contiguous
 
 
 def json_texts(column: pa.Array | pa.ChunkedArray) -> pa.Array:

@@ -21,8 +21,8 @@ from spark_kafka_sink.config.topic_names import is_topic_name
 from spark_kafka_sink.errors import SchemaError
 from spark_kafka_sink.exactly_once.writes import ReplayError
 from spark_kafka_sink.records.arrays import bool_array, number_array, numbers_of
-from spark_kafka_sink.records.columns import take_rows, texts
-from spark_kafka_sink.records.interleave import contiguous
+from spark_kafka_sink.records.columns import texts
+from spark_kafka_sink.records.layouts import contiguous, in_one_piece, take_rows
 from spark_kafka_sink.schemas.avro_encoder import EncodedColumn, UnencodableRows, each_row_once
 from spark_kafka_sink.sink.rows.chunk import Chunk, PerRow, UnencodedRows
 from spark_kafka_sink.sink.rows.json_rows import json_texts
@@ -128,7 +128,7 @@ class _TaskPartEncoder:
             return self._encode_with(self._encoder_for_all_topics, column)
         if isinstance(topic, str):
             return self._encode_with(self._encoder_of(topic), column)
-        return self._encode_by_topic(contiguous(column), topic)
+        return self._encode_by_topic(in_one_piece(column), topic)
 
     def _encode_with(self, encoder: PartEncoder, column: Any) -> EncodedColumn:
         self.uses.add(encoder.use)
@@ -139,7 +139,7 @@ class _TaskPartEncoder:
     def _path(self, field: str) -> str:
         return f"{self.name}.{field}" if field else self.name
 
-    def _encode_by_topic(self, column: pa.Array, topic: pa.Array) -> EncodedColumn:
+    def _encode_by_topic(self, column: pa.Array | pa.ChunkedArray, topic: pa.Array) -> EncodedColumn:
         """Each topic's rows with its schema, in the order of the rows again."""
         columns: list[pa.Array] = []
         refused_rows: list[UnencodableRows] = []

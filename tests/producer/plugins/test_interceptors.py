@@ -154,6 +154,18 @@ def test_text_that_is_not_utf8_passes_as_it_is(kind: str, caplog: pytest.LogCapt
     assert caplog.records == []
 
 
+def test_headers_of_any_layout_become_pairs_of_key_and_value() -> None:
+    """Pairs were made in the order of the struct's fields, so that a struct of value and key had them exchanged. A header without
+    a key ended in an AttributeError; now the row stays as it is, and is refused later as without interceptors."""
+    entry = pa.struct([("Value", pa.binary_view()), ("key", pa.dictionary(pa.int8(), pa.string()))])
+    headers = pa.array([[{"Value": b"1", "key": "h"}], None], pa.list_(entry, 1))
+    instance = AppendsToRecords()
+    through(instance, topic="t", value=pa.array(["a", "b"]), headers=headers)
+    assert [record.headers for record in instance.inputs] == [(("h", b"1"),), ()]
+    without_key = pa.array([[{"Value": b"1", "key": None}]], pa.list_(entry))
+    assert through(instance, topic="t", value=pa.array(["a"]), headers=without_key).headers is without_key
+
+
 def test_interceptors_hear_of_rows_of_an_impossible_topic() -> None:
     instance = Appends()
 

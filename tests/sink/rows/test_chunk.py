@@ -8,7 +8,8 @@ import numpy as np
 import pyarrow as pa
 
 from spark_kafka_sink.errors import KafkaError
-from spark_kafka_sink.sink.rows.chunk import Chunk, header_entries
+from spark_kafka_sink.records.columns import header_entries
+from spark_kafka_sink.sink.rows.chunk import Chunk
 from spark_kafka_sink.sink.rows.row_outcomes import RowOutcomes
 from tests.sink.columns import HEADERS, columns, not_utf8, sink_options
 
