@@ -12,7 +12,7 @@ import json
 import re
 from collections.abc import Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 from spark_kafka_sink.config.option import BOOLEAN, STRING, InvalidValueError, Kind, option
 from spark_kafka_sink.config.secret import HIDDEN, Secret, looks_like_a_secret
@@ -60,13 +60,38 @@ def read_reference(text: str) -> SchemaReference:
     id_match = re.fullmatch(rf"{_ID_PREFIX}([0-9]{{1,10}})", text, re.IGNORECASE)
     if id_match:
         return SchemaReference(ID, _parse_id_or_version(id_match[1]))
-    if text[:1] not in ("{", "[", '"'):
+    schema_text = without_comments(text).strip()  # not every registry takes comments
+    if schema_text[:1] not in ("{", "[", '"'):
         raise InvalidValueError(f"{_text_for_error(text)} is not one of its values: {_REFERENCE_RULE}")
     try:
-        json.loads(text)
+        parse_schema_json(schema_text)
     except (ValueError, RecursionError) as error:
         raise InvalidValueError(f"it is no JSON: {printable(error)}; {_REFERENCE_RULE}") from None
-    return SchemaReference(TEXT, text=text)
+    return SchemaReference(TEXT, text=schema_text)
+
+
+_STRING_OR_COMMENT = re.compile(r'"(?:[^"\\]|\\.?)*+(?:"|\Z)|/\*.*?(?:\*/|\Z)|//[^\n]*', re.DOTALL)
+
+
+def without_comments(schema_text: str) -> str:
+    """The text without comments as in Java, which Avro's own parser ignores in JSON."""
+    if "/*" not in schema_text and "//" not in schema_text:
+        return schema_text
+    return _STRING_OR_COMMENT.sub(lambda match: match[0] if match[0][0] == '"' else " ", schema_text)
+
+
+def parse_schema_json(schema_text: str) -> Any:
+    """The JSON of a schema, with comments or without, as Avro's own parser reads it.
+
+    Raises:
+        ValueError: it is no JSON; NaN and Infinity are none unless they stand in quotes.
+        RecursionError: it is nested too deeply.
+    """
+    return json.loads(without_comments(schema_text), parse_constant=_refuse_constant)
+
+
+def _refuse_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is no JSON")
 
 
 def _parse_id_or_version(digits: str) -> int:

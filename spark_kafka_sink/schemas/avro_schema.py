@@ -1,8 +1,9 @@
 """Avro's schema language: its text parsed into plain, immutable types. Knows neither Arrow nor Kafka.
 
 Follows the specification of Avro 1.12. A name is replaced by its type, so that a schema is a tree: a type that contains itself is
-refused, as no column can have such a type. Names may have letters beyond ASCII, as Java's parser allows. Unknown attributes
-are ignored, and so are logical types that are unknown or do not fit their type.
+refused, as no column can have such a type. Registries hold names that the specification forbids, so names are checked only if
+the caller asks for it; letters beyond ASCII are always allowed, as in Java's parser. Unknown attributes are ignored, and so are
+logical types that are unknown or do not fit their type.
 Laws: any text gives a schema of limited size, or a SchemaError that says where and why. Time and memory grow with the length of
 the text, so nothing is copied that a type inherits: neither its namespace nor a type that is used again.
 """
@@ -16,6 +17,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, NamedTuple, NoReturn, TypeAlias
 
+from spark_kafka_sink.config.format_options import parse_schema_json
 from spark_kafka_sink.errors import SchemaError, printable, printable_list
 
 MAX_TEXT_CHARACTERS = 4_000_000
@@ -26,6 +28,8 @@ MAX_FIXED_BYTES = 2**31 - 1
 PRIMITIVES = frozenset({"null", "boolean", "int", "long", "float", "double", "bytes", "string"})
 _MAX_SHOWN_STEPS = 8  # of the path to a problem, counted from its end
 _NAME = re.compile(r"[^\W\d]\w*")
+_ANY_NAME = re.compile(r"[^\ud800-\udfff]+", re.DOTALL)
+_FLOAT = re.compile(r"[+-]?(?:NaN|Infinity|(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?)")
 
 # TYPES
 
@@ -154,17 +158,18 @@ NULL = AvroPrimitive("null")
 _NO_REFERENCES: Mapping[str, str] = {}
 
 
-def parse_schema(text: str, references: Mapping[str, str] = _NO_REFERENCES) -> AvroSchema:
+def parse_schema(text: str, references: Mapping[str, str] = _NO_REFERENCES, *, checks_names: bool = False) -> AvroSchema:
     """The schema that `text` declares, in JSON. Never blocks.
 
     Args:
         text: for example '{"type": "record", …}' or '"string"'.
         references: the texts of further schemas, by the full name of a type that each declares.
+        checks_names: True for a schema that is to be registered: a name with other characters than Avro allows is an error.
 
     Raises:
         SchemaError: the text is no Avro schema, a name is not declared, a type contains itself, or a limit above is exceeded.
     """
-    return _Parser(references).parse(text, "the schema")
+    return _Parser(references, checks_names).parse(text, "the schema")
 
 
 class _DeclaredType(NamedTuple):
@@ -178,8 +183,9 @@ class _DeclaredType(NamedTuple):
 class _Parser:
     """Parses one schema with its references. `_path` is where the parser stands, for errors."""
 
-    def __init__(self, references: Mapping[str, str]) -> None:
+    def __init__(self, references: Mapping[str, str], checks_names: bool) -> None:
         self._references = {AvroName.of(name): text for name, text in references.items()}  # those that are not parsed yet
+        self._checks_names = checks_names
         self._types: dict[AvroName, _DeclaredType] = {}
         self._namespaces: dict[str, str] = {"": ""}  # equal ones become one object, so that names compare fast
         self._open_records: set[AvroName] = set()  # names of the records that are being parsed
@@ -200,12 +206,9 @@ class _Parser:
         if len(text) > MAX_TEXT_CHARACTERS:
             self._fail(f"it has {len(text):,} characters; the limit is {MAX_TEXT_CHARACTERS:,}")
         try:
-            return json.loads(text, parse_constant=self._refuse_constant)
+            return parse_schema_json(text)
         except ValueError as error:
             self._fail(f"it is not JSON: {printable(error)}; it begins with {printable(text[:60])!r}")
-
-    def _refuse_constant(self, name: str) -> NoReturn:
-        raise ValueError(f"{name} is no JSON")
 
     def _parse_type(self, declaration: Any, namespace: str) -> AvroSchema:
         self._count_types(1)
@@ -276,7 +279,7 @@ class _Parser:
         name = self._require_simple_name(declaration.get("name"), f"the name of field {number}")
         with self._deeper(f"field {printable(name)}"):
             schema = self._parse_type(self._require(declaration, "type"), namespace)
-        default = json.dumps(declaration["default"]) if "default" in declaration else None
+        default = json.dumps(_default_value(declaration["default"], schema)) if "default" in declaration else None
         return AvroField(name, schema, default, _aliases(declaration))
 
     def _parse_enum(self, declaration: dict[str, Any], namespace: str) -> _NamedType:
@@ -347,14 +350,15 @@ class _Parser:
 
     def _checked_namespace(self, namespace: str) -> str:
         if namespace not in self._namespaces:
-            for part in namespace.split("."):
+            for part in namespace.split(".") if self._checks_names else [namespace]:
                 self._require_simple_name(part, f"namespace {printable(namespace)}")
             self._namespaces[namespace] = namespace
         return self._namespaces[namespace]
 
     def _require_simple_name(self, name: Any, subject: str) -> str:
-        if not isinstance(name, str) or not _NAME.fullmatch(name):
-            self._fail(f"{subject} must consist of letters, digits and _, and not begin with a digit: {_value_in_words(name)}")
+        if not isinstance(name, str) or not (_NAME if self._checks_names else _ANY_NAME).fullmatch(name):
+            rule = "consist of letters, digits and _, and not begin with a digit" if self._checks_names else "be a text"
+            self._fail(f"{subject} must {rule}: {_value_in_words(name)}")
         return name
 
     # LIMITS AND ERRORS
@@ -409,6 +413,12 @@ def _kind_in_union(branch: AvroSchema) -> str | AvroName:
             return branch.name
         case _:
             return str(branch)  # array or map
+
+
+def _default_value(value: Any, schema: AvroSchema) -> Any:
+    """The default of a field. For a float or double, it may be a number in quotes, as NaN and Infinity have to be."""
+    is_float = isinstance(schema, AvroPrimitive) and schema.type in ("float", "double")
+    return float(value) if is_float and isinstance(value, str) and _FLOAT.fullmatch(value) else value
 
 
 def _aliases(declaration: dict[str, Any]) -> tuple[str, ...]:

@@ -5,15 +5,16 @@ Compares the texts as JSON; names of types are not looked up. If a text is no JS
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from typing import Any
+
+from spark_kafka_sink.config.format_options import parse_schema_json
 
 
 def differences(derived_text: str, registered_text: str) -> list[str]:
     """A sentence for each field that one side lacks or has with another type, and for each record with another name or order."""
     try:
-        return list(_type_differences(json.loads(derived_text), json.loads(registered_text), ""))
+        return list(_type_differences(parse_schema_json(derived_text), parse_schema_json(registered_text), ""))
     except (ValueError, RecursionError):
         return []
 

@@ -7,13 +7,12 @@ MAX_REFERENCES references are an error. A schema with rules that apply to writin
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any, NamedTuple
 
 from spark_kafka_sink.clock import Clock
-from spark_kafka_sink.config.format_options import MAX_SCHEMA_ID, schema_label
+from spark_kafka_sink.config.format_options import MAX_SCHEMA_ID, parse_schema_json, schema_label
 from spark_kafka_sink.config.registry_config import RegistryConfig
 from spark_kafka_sink.errors import printable, printable_list
 from spark_kafka_sink.schemas.differences import differences
@@ -140,7 +139,7 @@ class SchemaRegistry:
         unless normalize.schemas is set."""
         try:
             latest = self.latest(subject)
-            return latest if json.loads(latest.text) == json.loads(text) else None
+            return latest if parse_schema_json(latest.text) == parse_schema_json(text) else None
         except RegistryError as error:
             if error.condition not in NOT_FOUND and error.condition != NOT_ALLOWED:
                 raise

@@ -82,15 +82,22 @@ class WantedSchema:
         """
         subject = self.subject_of(topic)
         if self.text is not None:
-            return self._find_by_text(registry, subject, self.text)
+            return self._find_by_text(registry, subject, self.text, problems)
         return self._resolve(self._ask_for_named(registry, subject), subject, problems)
 
-    def _find_by_text(self, registry: SchemaSource, subject: str, text: str) -> PartEncoder | None:
+    def _find_by_text(self, registry: SchemaSource, subject: str, text: str, problems: list[str]) -> PartEncoder | None:
         if not self.config.auto_register_schemas:
             return self._encoder_of_text(registry, subject, text)  # only finds it, as it may not register
         schema = registry.lookup(subject, text)
         if schema is not None:
             return self._encoder_of(schema, subject)
+        try:
+            parse_schema(text, checks_names=True)
+        except SchemaError as error:
+            problems.append(
+                f"a schema cannot be registered whose names Avro forbids: {error.message} ({self.options.name_of('schema')})"
+            )
+            return None
         registry.require_compatible(subject, text)
         return None
 

@@ -53,6 +53,7 @@ def test_without_a_format_keys_and_values_stay_as_they_are() -> None:
         ("id:2147483647", SchemaReference(ID, 2**31 - 1)),
         ('"string"', SchemaReference(TEXT, text='"string"')),
         (SEVERAL_LINES, SchemaReference(TEXT, text=SEVERAL_LINES)),
+        ('// id\n {"type": /* 64 bits */ "long"} // end', SchemaReference(TEXT, text='{"type":   "long"}')),
     ],
 )
 def test_a_schema_is_latest_a_version_an_id_or_text(written: str, meant: SchemaReference) -> None:
@@ -64,7 +65,9 @@ def test_a_schema_is_latest_a_version_an_id_or_text(written: str, meant: SchemaR
 NO_NUMBERS = ["9" * 12, "2147483648", "id:2147483648", "id:9999999999"]
 
 
-@pytest.mark.parametrize("written", ["newest", "0", "-1", "id:", "id:x", "string", "{", '{"type": ', *NO_NUMBERS, "[" * 100_000])
+@pytest.mark.parametrize(
+    "written", ["newest", "0", "-1", "id:", "id:x", "string", "{", '{"type": ', "/* never", "// id", *NO_NUMBERS, "[" * 100_000]
+)
 def test_the_error_of_another_schema_says_what_it_may_be(written: str) -> None:
     _, problems = with_registry(valueFormat="avro", valueSchema=written)
     assert len(problems) == 1

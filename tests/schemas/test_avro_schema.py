@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import pickle
+import struct
 from typing import Any
 
 import pytest
 
 from spark_kafka_sink.errors import SchemaError
 from spark_kafka_sink.schemas import avro_schema
+from spark_kafka_sink.schemas.avro.defaults import DefaultEncoder
 from spark_kafka_sink.schemas.avro_schema import (
     AvroArray,
     AvroEnum,
@@ -37,9 +39,9 @@ def field(name: str, type: Any, **more: Any) -> dict[str, Any]:
     return {"name": name, "type": type, **more}
 
 
-def refusal(text: str, **references: str) -> str:
+def refusal(text: str, *, checks_names: bool = False, **references: str) -> str:
     with pytest.raises(SchemaError) as caught:
-        parse_schema(text, references)
+        parse_schema(text, references, checks_names=checks_names)
     return caught.value.message
 
 
@@ -103,6 +105,78 @@ def test_a_name_of_another_namespace_is_not_found() -> None:
 
 def test_letters_beyond_ascii_are_letters() -> None:
     assert parsed(record("Größe", field("straße", "int"))).fields[0].name == "straße"
+
+
+FORBIDDEN_NAMES = [
+    ('{"type": "record", "name": "1R", "fields": []}', "the name of a type must consist of letters"),
+    ('{"type": "record", "name": "hm-motor", "fields": []}', "the name of a type must consist of letters"),
+    ('{"type": "record", "name": "a..R", "fields": []}', "namespace a. must consist of letters"),
+    ('{"type": "record", "name": "R\\n", "fields": []}', "the name of a type must consist of letters"),
+    (
+        '{"type": "record", "name": "R", "namespace": "dev-01.shop", "fields": []}',
+        "namespace dev-01.shop must consist of letters",
+    ),
+    (
+        '{"type": "record", "name": "R", "fields": [{"name": "x y", "type": "int"}]}',
+        "the name of field 0 must consist of letters",
+    ),
+    ('{"type": "enum", "name": "E", "symbols": ["A-B"]}', "a symbol must consist of letters"),
+]
+
+
+@pytest.mark.parametrize(("text", "problem"), FORBIDDEN_NAMES, ids=range(len(FORBIDDEN_NAMES)))
+def test_names_that_avro_forbids_are_an_error_only_where_they_would_be_registered(text: str, problem: str) -> None:
+    """Registries hold such names: `dev-01.shop` and `hm-motor` are in use, and could not be written with."""
+    parse_schema(text)
+    assert problem in refusal(text, checks_names=True)
+
+
+def test_types_with_forbidden_names_are_found_as_others_are() -> None:
+    inner = record("hm-motor", field("x y", "int"))
+    outer = parsed(record("dev-01.shop.R", field("a", inner), field("b", "hm-motor"), field("c", "dev-01.shop.hm-motor")))
+    assert {str(each.schema.name) for each in outer.fields} == {"dev-01.shop.hm-motor"}
+    assert outer.fields[0].schema.fields[0].name == "x y"
+
+
+COMMENTED = """// Orders of the shop
+{"type": "record", /* the "name" { */ "name": "R", // and "so on
+ "fields": [{"name": "x", "type": "string", "default": "http://a /* no comment */ \\"//"}/**/]}
+/* the end"""
+
+
+def test_comments_are_ignored_as_in_java() -> None:
+    assert parse_schema(COMMENTED).fields[0].default == '"http://a /* no comment */ \\"//"'
+    assert "it is not JSON" in refusal('{"type": /"int"}')
+    assert "it is not JSON" in refusal("/" * 100_000)
+
+
+@pytest.mark.parametrize("text", ["/*" * 1_000_000, '"' + '\\"' * 1_000_000 + "\\", "//" * 1_000_000, '"//\\'])
+def test_comments_that_do_not_end_are_read_once(text: str) -> None:
+    assert "it is not JSON" in refusal(text)
+
+
+@pytest.mark.parametrize("kind", ["float", "double"])
+@pytest.mark.parametrize("text", ["NaN", "Infinity", "-Infinity", "1.5", "+2", "-.5e3", "7."])
+def test_the_default_of_a_float_may_be_a_number_in_quotes(kind: str, text: str) -> None:
+    """Java's client writes a default NaN in quotes, and its parser reads it so. "NaN" was no double."""
+    schema = parsed(record("R", field("x", kind, default=text)))
+    octets = DefaultEncoder().encode(schema.fields[0])
+    assert struct.unpack("<f" if kind == "float" else "<d", octets) == pytest.approx((float(text),), nan_ok=True)
+
+
+@pytest.mark.parametrize(
+    ("kind", "text"),
+    [("double", "nan"), ("double", "x"), ("double", "1_0"), ("double", ""), ("int", "1"), (["double", "null"], "NaN")],
+)
+def test_other_text_is_no_number(kind: Any, text: str) -> None:
+    schema = parsed(record("R", field("x", kind, default=text)))
+    with pytest.raises(ValueError, match=r"is no|fits no branch"):
+        DefaultEncoder().encode(schema.fields[0])
+
+
+def test_a_long_text_that_is_no_number_is_read_once() -> None:
+    schema = parsed(record("R", field("x", "double", default="1" * 3_000_000 + "x")))
+    assert len(schema.fields[0].default) == 3_000_003
 
 
 def test_references_are_found_by_name_and_may_refer_on() -> None:
@@ -180,17 +254,17 @@ NOT_A_SCHEMA = [
     ('{"type": "record", "name": "R", "fields": {}}', '"fields" must be a list'),
     ('{"type": "record", "name": "R", "fields": [3]}', "field 0 must be an object"),
     ('{"type": "record", "name": "R", "fields": [{"name": "x"}]}', '"type" is missing'),
-    ('{"type": "record", "name": "R", "fields": [{"type": "int"}]}', "the name of field 0 must consist of letters"),
-    ('{"type": "record", "name": "1R", "fields": []}', "the name of a type must consist of letters"),
-    ('{"type": "record", "name": "a..R", "fields": []}', "namespace a. must consist of letters"),
-    ('{"type": "record", "name": "R\\n", "fields": []}', "the name of a type must consist of letters"),
+    ('{"type": "record", "name": "R", "fields": [{"type": "int"}]}', "the name of field 0 must be a text"),
+    ('{"type": "record", "name": "R", "fields": [{"name": "", "type": "int"}]}', 'the name of field 0 must be a text: ""'),
+    ('{"type": "fixed", "name": "a.", "size": 1}', "the name of a type must be a text"),
+    ('{"type": "enum", "name": "E", "symbols": [7]}', "a symbol must be a text: 7"),
+    ('{"type": "enum", "name": "E", "symbols": ["\\ud800"]}', "a symbol must be a text"),
     ('{"type": "record", "name": "R", "namespace": 3, "fields": []}', '"namespace" must be a string'),
     ('{"type": "fixed", "name": "int", "size": 1}', "int is a type of Avro"),
     ('{"type": "fixed", "name": "F", "size": -1}', 'the "size" of fixed F must be a number of bytes, not -1'),
     ('{"type": "fixed", "name": "F", "size": true}', "not true"),
     ('{"type": "enum", "name": "E", "symbols": []}', '"symbols" must be a list of names'),
     ('{"type": "enum", "name": "E", "symbols": ["A", "A"]}', "there are several symbols A"),
-    ('{"type": "enum", "name": "E", "symbols": ["A-B"]}', "a symbol must consist of letters"),
     ('{"type": "enum", "name": "E", "symbols": ["A"], "default": "B"}', "the default of enum E is none of its symbols"),
     ('{"type": "array"}', '"items" is missing'),
     ('{"type": "map", "values": "nothing"}', "the schema, values: type nothing is not declared"),

@@ -119,6 +119,40 @@ def test_a_derived_schema_is_registered_by_register_and_not_by_look(registry: Fa
     assert problems == []
 
 
+FORBIDDEN_TEXT = (
+    '{"type":"record","name":"hm-motor","namespace":"dev-01.shop","fields":[{"name":"speed rpm","type":"long"},'
+    '{"name":"state","type":{"type":"enum","name":"1st","symbols":["on/off"]},"default":"on/off"}]}'
+)
+FORBIDDEN_ROW = pa.struct([pa.field("speed rpm", pa.int64(), nullable=False)])
+
+
+@pytest.mark.parametrize("schema", [LATEST_SCHEMA, SchemaReference(VERSION, 1), SchemaReference(ID, 1)], ids=str)
+def test_names_of_a_registered_schema_are_used_as_they_are(
+    registry: FakeRegistry, known_schemas: KnownSchemas, schema: SchemaReference
+) -> None:
+    """Registries hold names that Avro forbids. Each write with such a schema was refused."""
+    registry.register("t-value", FORBIDDEN_TEXT)
+    encoder = planned(FORBIDDEN_ROW, schema=schema).find_or_register(known_schemas, "t")
+    assert encoder.encode(pa.array([{"speed rpm": 1}], FORBIDDEN_ROW)).values.to_pylist() == [b"\x00\x00\x00\x00\x01\x02\x00"]
+
+
+@pytest.mark.parametrize("registers", ["true", "false"])
+def test_names_that_avro_forbids_are_not_registered(registry: FakeRegistry, known_schemas: KnownSchemas, registers: str) -> None:
+    settings = config(registry.url, auto__register__schemas=registers)
+    part = planned(FORBIDDEN_ROW, settings, schema=SchemaReference(TEXT, text=FORBIDDEN_TEXT))
+    if registers == "true":
+        problems: list[str] = []
+        assert part.find_encoder(known_schemas, "t", problems) is None
+        [problem] = problems
+        assert problem.endswith(
+            "the schema: namespace dev-01.shop must consist of letters, digits and _, and not begin with a"
+            ' digit: "dev-01" (valueSchema)'
+        )
+        assert registry.texts("t-value") == []
+    registry.register("t-value", FORBIDDEN_TEXT)  # as another client has, whose parser does not look at names
+    assert part.find_or_register(known_schemas, "t").use.id == 1
+
+
 class WrongRegistry:
     """Takes another schema for the one that it is asked for, as a cache between might."""
 

@@ -250,7 +250,7 @@ def _take_fields(row: dict[str, Any], checks: list[tuple[str, Check]], takes: li
                 row[name], field_bytes = take(field)
                 size += field_bytes
     except TypeError as error:
-        raise TypeError(f"{name}: {error}") from error
+        raise TypeError(f"{printable(name)}: {error}") from error
     return size
 
 
