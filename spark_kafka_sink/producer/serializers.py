@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import operator
 import struct
 from collections.abc import Callable
 from typing import Any
+
+import numpy as np
 
 from spark_kafka_sink.config.dotted_names import load_callable
 from spark_kafka_sink.errors import KafkaError
@@ -18,12 +21,15 @@ class SerializationError(KafkaError):
     condition = "KAFKA_SERIALIZATION_FAILED"
 
 
+_BYTE_FORMATS = ("B", "b", "c")
+
+
 def copy_bytes(value: Any) -> bytes:
     """The bytes of a bytes-like object. Raises TypeError for others with a buffer: a number of numpy would be its memory."""
     if isinstance(value, bytes):
         return value
     view = memoryview(value)
-    if view.ndim != 1 or view.itemsize != 1:
+    if view.ndim != 1 or view.format not in _BYTE_FORMATS or isinstance(value, np.generic):  # numpy's times seem to be bytes
         raise TypeError(f"expected bytes, not {type(value).__name__}")
     return bytes(view)
 
@@ -34,14 +40,44 @@ def _string(value: Any) -> bytes:
     return value.encode("utf-8")
 
 
+def _whole_number(packing: str) -> Serializer:
+    pack = struct.Struct(packing).pack
+
+    def serialize_number(value: Any) -> bytes:
+        _refuse_truth_value(value)
+        return pack(value)
+
+    return serialize_number
+
+
+def _float(packing: str) -> Serializer:
+    """Rounds a float to the bits of the format. Refuses any other number, such as a large int or a Decimal, that would change."""
+    form = struct.Struct(packing)
+
+    def serialize_number(value: Any) -> bytes:
+        _refuse_truth_value(value)
+        octets = form.pack(value)
+        number = operator.index(value) if hasattr(value, "__index__") else value  # numpy compares an int64 as a float
+        if not isinstance(value, float) and number == number and form.unpack(octets)[0] != number:
+            raise TypeError(f"as a float of {8 * form.size} bits, this {type(value).__name__} would be another number")
+        return octets
+
+    return serialize_number
+
+
+def _refuse_truth_value(value: object) -> None:
+    if isinstance(value, bool | np.bool_):
+        raise TypeError(f"expected a number, not {type(value).__name__}")
+
+
 BUILT_IN: dict[str, Serializer] = {
     "bytes": copy_bytes,
     "string": _string,
-    "short": struct.Struct(">h").pack,
-    "integer": struct.Struct(">i").pack,
-    "long": struct.Struct(">q").pack,
-    "float": struct.Struct(">f").pack,
-    "double": struct.Struct(">d").pack,
+    "short": _whole_number(">h"),
+    "integer": _whole_number(">i"),
+    "long": _whole_number(">q"),
+    "float": _float(">f"),
+    "double": _float(">d"),
 }
 _JAVA_PACKAGE = "org.apache.kafka.common.serialization."
 _JAVA_CLASSES = {f"{name.capitalize()}Serializer": name for name in BUILT_IN} | {"ByteArraySerializer": "bytes"}

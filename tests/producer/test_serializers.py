@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import math
+import struct
 from array import array
+from decimal import Decimal
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -12,6 +16,7 @@ from spark_kafka_sink.errors import ConfigError
 from spark_kafka_sink.producer.serializers import SerializationError, find_serializer, serialize
 
 OPTION = "value.serializer"
+LONGDOUBLE_IS_DOUBLE = np.finfo(np.longdouble).nmant == np.finfo(np.float64).nmant
 
 
 @pytest.mark.parametrize(
@@ -59,8 +64,36 @@ def test_a_value_of_the_wrong_type_is_refused_and_named(name: str | None, value:
         serialize(find_serializer(OPTION, name), value, "value")
 
 
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        *((name, value) for name in ("short", "integer", "long", "float", "double") for value in (True, np.True_)),
+        *(("double", value) for value in (2**53 + 1, np.int64(2**53 + 1), Decimal("0.1"), Fraction(1, 3))),
+        *(("float", value) for value in (2**24 + 1, Decimal("0.1"), np.int32(2**24 + 1))),
+        pytest.param("double", np.longdouble(1) / 3, marks=pytest.mark.skipif(LONGDOUBLE_IS_DOUBLE, reason="no more digits")),
+    ],
+    ids=repr,
+)
+def test_a_number_that_would_become_another_one_is_refused(name: str, value: Any) -> None:
+    """Python's struct packs True as 1, a Decimal as the nearest float, and an int of 54 bits without its lowest one."""
+    with pytest.raises(SerializationError, match=f"value of type {type(value).__name__} cannot be serialized"):
+        serialize(find_serializer(OPTION, name), value, "value")
+
+
+@pytest.mark.parametrize("value", [0.1, np.float64(0.1), np.float32(0.5), 2**24, np.int64(3), Decimal("0.5"), math.inf, math.nan])
+def test_a_float_is_rounded_to_its_format_and_an_equal_number_is_one(value: Any) -> None:
+    for name, packing in (("float", ">f"), ("double", ">d")):
+        assert serialize(find_serializer(OPTION, name), value, "value") == struct.pack(packing, float(value))
+
+
+MEMORY = [
+    *(np.int64(5), np.float64(1.5), np.bool_(True), np.arange(2), array("i", [1])),
+    *(np.datetime64("2024-01-01", "ns"), np.timedelta64(1, "s"), np.array([True])),
+]
+
+
 @pytest.mark.parametrize("name", ["bytes", None])
-@pytest.mark.parametrize("value", [np.int64(5), np.float64(1.5), np.bool_(True), np.arange(2), array("i", [1])], ids=repr)
+@pytest.mark.parametrize("value", MEMORY, ids=repr)
 def test_numbers_with_a_buffer_are_not_written_as_their_memory(name: str | None, value: Any) -> None:
     """A key taken from a numpy array, as in key=ids[i], was written as the eight bytes of its memory, where 5 is refused."""
     with pytest.raises(SerializationError, match=f"value of type {type(value).__name__} cannot be serialized"):

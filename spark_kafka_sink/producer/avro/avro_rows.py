@@ -58,10 +58,17 @@ class PythonRows(NamedTuple):
     take: Take
 
 
-def python_rows(schema: AvroSchema, path: str) -> PythonRows:
+class _Settings(NamedTuple):
+    """What is the same for a whole schema."""
+
+    defaults: DefaultEncoder
+    truncates: bool  # times that are finer than the schema's unit are cut off; otherwise they are refused
+
+
+def python_rows(schema: AvroSchema, path: str, *, truncates_timestamps: bool = False) -> PythonRows:
     """How objects of this schema are taken. `path`: where it stands, for errors. Raises SchemaError for a union of several types,
     a decimal of over 76 digits, or a default that cannot be written."""
-    return _rows(schema, path, DefaultEncoder())
+    return _rows(schema, path, _Settings(DefaultEncoder(), truncates_timestamps))
 
 
 class _PlainType(NamedTuple):
@@ -72,14 +79,14 @@ class _PlainType(NamedTuple):
     check: Check | None = None
 
 
-def _rows(schema: AvroSchema, path: str, encoder: DefaultEncoder) -> PythonRows:
+def _rows(schema: AvroSchema, path: str, settings: _Settings) -> PythonRows:
     match schema:
         case AvroRecord():
-            return _record_rows(schema, path, encoder)
+            return _record_rows(schema, path, settings)
         case AvroArray():
-            return _array_rows(_rows(schema.items, f"{path}[*]", encoder))
+            return _array_rows(_rows(schema.items, f"{path}[*]", settings))
         case AvroMap():
-            return _map_rows(_rows(schema.values, f"{path}[*]", encoder))
+            return _map_rows(_rows(schema.values, f"{path}[*]", settings))
         case AvroUnion():
             branch = _without_null(schema)
             if branch is schema:
@@ -87,13 +94,13 @@ def _rows(schema: AvroSchema, path: str, encoder: DefaultEncoder) -> PythonRows:
                     f"{printable(path)} is a {schema} in the schema, and of an object it cannot be told which of them it is: send"
                     " it by send_columns or send_table, whose columns have a type"
                 )
-            return _nullable_rows(_rows(branch, path, encoder))
-    plain_type = _plain_type(schema)
+            return _nullable_rows(_rows(branch, path, settings))
+    plain_type = _plain_type(schema, settings)
     if plain_type is not None:
         return PythonRows(plain_type.type, partial(_take_plain, plain_type))
     if isinstance(schema, AvroFixed):
         return PythonRows(pa.binary(), _take_octets)  # the encoder compares its size
-    microsecond_type = _microsecond_type(schema)
+    microsecond_type = _microsecond_type(schema, settings)
     if microsecond_type is not None:
         return PythonRows(microsecond_type.type, partial(_take_milliseconds, microsecond_type))
     return PythonRows(pa.binary() if getattr(schema, "type", "") == "bytes" else pa.string(), _take_text)
@@ -107,8 +114,7 @@ def _take_plain(plain_type: _PlainType, value: Any) -> SizedCopy:
 
 def _take_milliseconds(microsecond_type: _PlainType, value: Any) -> SizedCopy:
     plain_value, size = _take_plain(microsecond_type, value)
-    is_number = isinstance(value, int | np.integer) and not isinstance(value, bool)
-    return int(value) * 1000 if is_number else plain_value, size
+    return index(value) * 1000 if hasattr(value, "__index__") else plain_value, size
 
 
 def _take_octets(value: Any) -> SizedCopy:
@@ -134,6 +140,7 @@ def _take_text(value: Any) -> SizedCopy:
 
 def _check_whole(value: Any) -> None:
     """Refuse a fraction: Arrow would call __int__, which cuts it off. Arrow itself rejects objects without __int__."""
+    _check_number(value)
     if not hasattr(value, "__int__"):
         return
     try:
@@ -148,9 +155,16 @@ def _check_number(value: Any) -> None:
         raise TypeError(f"a number is expected, not {type(value).__name__}")
 
 
+def _check_double(value: Any) -> None:
+    """Refuse a number of more digits, as numpy's longdouble may have."""
+    _check_number(value)
+    if isinstance(value, np.longdouble) and not (np.isnan(value) or np.longdouble(float(value)) == value):
+        raise TypeError(f"a number that a float of 64 bits can hold is expected, not this {type(value).__name__}")
+
+
 def _check_float(value: Any) -> None:
     """Refuse a finite number that would become infinite. Rounding to 32 bits is what the schema says."""
-    _check_number(value)
+    _check_double(value)
     if isinstance(value, float) and abs(value) >= _MIN_INFINITE_FLOAT and not isinf(value):
         raise TypeError(f"a number that a float of 32 bits can hold is expected, at most {_MAX_FLOAT:.7g}")
 
@@ -160,7 +174,7 @@ _MIN_INFINITE_FLOAT = 2.0**128 - 2.0**103  # this and larger numbers round to in
 
 
 def _check_date(value: Any) -> None:
-    if isinstance(value, datetime):
+    if isinstance(value, datetime | np.datetime64):
         raise TypeError(f"a date is expected, not {type(value).__name__}, whose time of day would be cut off")
     _check_instant(value)
 
@@ -178,6 +192,27 @@ def _check_local(value: Any) -> None:
         )
     if not isinstance(value, date | time | np.datetime64):
         _check_whole(value)
+
+
+def _check_time(value: Any) -> None:
+    """Refuse moments: of numpy's, Arrow would take the number."""
+    if isinstance(value, date | np.datetime64):
+        raise TypeError(f"a time of day is expected, not {type(value).__name__}")
+    _check_local(value)
+
+
+def _without_nanoseconds(check: Check) -> Check:
+    """A check that also refuses the nanoseconds of a pandas.Timestamp, which Arrow cuts off."""
+
+    def check_all(value: Any) -> None:
+        check(value)
+        if getattr(value, "nanosecond", 0) > 0:
+            raise TypeError(
+                f"this {type(value).__name__} has nanoseconds, and the schema's unit is larger: round it, or set"
+                " truncate.timestamps=true, which cuts them off"
+            )
+
+    return check_all
 
 
 # NESTED OBJECTS
@@ -215,15 +250,15 @@ def _map_rows(values: PythonRows) -> PythonRows:
     return PythonRows(pa.map_(pa.string(), values.type), take)
 
 
-def _record_rows(schema: AvroRecord, path: str, encoder: DefaultEncoder) -> PythonRows:
-    fields = {field.name: _rows(field.schema, path_below(path, field.name), encoder) for field in schema.fields}
+def _record_rows(schema: AvroRecord, path: str, settings: _Settings) -> PythonRows:
+    fields = {field.name: _rows(field.schema, path_below(path, field.name), settings) for field in schema.fields}
     defaults = {
-        field.name: _checked_default(field, fields[field.name], path_below(path, field.name), encoder)
+        field.name: _checked_default(field, fields[field.name], path_below(path, field.name), settings)
         for field in schema.fields
         if field.default is not None
     }
     names = frozenset(fields)
-    fixed_bytes, checks, takes = _split(schema, fields)
+    fixed_bytes, checks, takes = _split(schema, fields, settings)
 
     def take(value: Any) -> SizedCopy:
         if not isinstance(value, Mapping):
@@ -254,11 +289,13 @@ def _take_fields(row: dict[str, Any], checks: list[tuple[str, Check]], takes: li
     return size
 
 
-def _split(schema: AvroRecord, fields: Mapping[str, PythonRows]) -> tuple[int, list[tuple[str, Check]], list[tuple[str, Take]]]:
+def _split(
+    schema: AvroRecord, fields: Mapping[str, PythonRows], settings: _Settings
+) -> tuple[int, list[tuple[str, Check]], list[tuple[str, Take]]]:
     """A bound of the bytes of the fields that need no copy, the checks of these fields, and the `take` of each other field."""
     fixed_bytes, checks, takes = 0, [], []
     for field in schema.fields:
-        plain_type = _plain_type(_without_null(field.schema))
+        plain_type = _plain_type(_without_null(field.schema), settings)
         fixed_bytes += MAX_BRANCH_BYTES if plain_type is None else MAX_BRANCH_BYTES + plain_type.max_bytes
         if plain_type is None:
             takes.append((field.name, fields[field.name].take))
@@ -281,10 +318,10 @@ def _unknown_fields_text(schema: AvroRecord, row: Mapping[object, object], names
 # DEFAULTS
 
 
-def _checked_default(field: AvroField, rows: PythonRows, path: str, encoder: DefaultEncoder) -> Any:
+def _checked_default(field: AvroField, rows: PythonRows, path: str, settings: _Settings) -> Any:
     """The default as an object that could be sent. Raises SchemaError if it cannot be written, even if no row would need it."""
     try:
-        encoder.encode(field)
+        settings.defaults.encode(field)
         default = _default(field)
         pa.array([rows.take(default)[0]], rows.type)
     except (ValueError, TypeError, ArithmeticError, pa.ArrowException) as error:
@@ -337,11 +374,11 @@ _PLAIN_TYPES = {
     "int": _PlainType(pa.int32(), MAX_VARINT_BYTES, _check_whole),
     "long": _PlainType(pa.int64(), MAX_VARINT_BYTES, _check_whole),
     "float": _PlainType(pa.float32(), 4, _check_float),
-    "double": _PlainType(pa.float64(), 8, _check_number),
+    "double": _PlainType(pa.float64(), 8, _check_double),
 }
 _TIME_TYPES = {
     "date": _PlainType(pa.date32(), MAX_VARINT_BYTES, _check_date),
-    "time-micros": _PlainType(pa.time64("us"), MAX_VARINT_BYTES, _check_local),
+    "time-micros": _PlainType(pa.time64("us"), MAX_VARINT_BYTES, _check_time),
     "timestamp-micros": _PlainType(pa.timestamp("us", "UTC"), MAX_VARINT_BYTES, _check_instant),
     "timestamp-nanos": _PlainType(pa.timestamp("ns", "UTC"), MAX_VARINT_BYTES, _check_instant),
     "local-timestamp-micros": _PlainType(pa.timestamp("us"), MAX_VARINT_BYTES, _check_local),
@@ -349,16 +386,23 @@ _TIME_TYPES = {
 }
 
 
-def _microsecond_type(schema: AvroSchema) -> _PlainType | None:
+def _time_type(name: str, settings: _Settings) -> _PlainType | None:
+    time_type = _TIME_TYPES.get(name)
+    if time_type is None or time_type.check is None or settings.truncates or not name.endswith("timestamp-micros"):
+        return time_type
+    return time_type._replace(check=_without_nanoseconds(time_type.check))
+
+
+def _microsecond_type(schema: AvroSchema, settings: _Settings) -> _PlainType | None:
     """For a time in milliseconds, the type in microseconds: the encoder refuses or cuts off finer values, not Arrow."""
     match schema:
         case AvroPrimitive(logical=LogicalType(name)) if name.endswith("-millis"):
-            return _TIME_TYPES[name.replace("millis", "micros")]
+            return _time_type(name.replace("millis", "micros"), settings)
         case _:
             return None
 
 
-def _plain_type(schema: AvroSchema) -> _PlainType | None:
+def _plain_type(schema: AvroSchema, settings: _Settings) -> _PlainType | None:
     """The type of values that need no copy. None for texts, bytes (a bytearray may change), nested types and milliseconds."""
     match schema:
         case AvroFixed(logical=LogicalType("decimal", precision, scale)):
@@ -368,7 +412,7 @@ def _plain_type(schema: AvroSchema) -> _PlainType | None:
         case AvroPrimitive(logical=None):
             return _PLAIN_TYPES.get(schema.type)
         case AvroPrimitive(logical=LogicalType(name)):
-            return _TIME_TYPES.get(name)
+            return _time_type(name, settings)
         case _:
             return None
 

@@ -187,7 +187,8 @@ class AvroSerializers:
         )
 
     def _plan_objects(self, registry: SchemaRegistry, part: str, topic: str) -> _ObjectFormat:
-        rows_format = python_rows(self._schema_of_objects(registry, part, topic), part)
+        schema = self._schema_of_objects(registry, part, topic)
+        rows_format = python_rows(schema, part, truncates_timestamps=self.parts[part].truncates_timestamps)
         return _ObjectFormat(rows_format, self._plan_encoder(registry, part, rows_format.type, topic))
 
     def _schema_of_objects(self, registry: SchemaRegistry, part: str, topic: str) -> AvroSchema:

@@ -340,6 +340,23 @@ def test_a_time_finer_than_the_schema_is_refused_or_cut_off(broker: FakeBroker, 
     assert (error is None) is truncates
 
 
+@pytest.mark.parametrize("unit", ["millis", "micros"])
+@pytest.mark.parametrize("truncates", [False, True])
+def test_the_nanoseconds_of_pandas_are_refused_or_cut_off(
+    broker: FakeBroker, registry: FakeRegistry, unit: str, truncates: bool
+) -> None:
+    """They were cut off even if truncate.timestamps is false: Arrow does it where it makes microseconds of a pandas.Timestamp."""
+    schema = json.dumps({"type": "long", "logicalType": f"timestamp-{unit}"})
+    at = Nanoseconds(2024, 1, 1, 1, 1, 1, 1000, dt.UTC)
+    with producer_of(broker, registry, value_schema=schema, truncate_timestamps=truncates) as producer:
+        if truncates:
+            producer.send(TOPIC, at)
+        else:
+            with pytest.raises(SerializationError, match=r"nanoseconds, .* or set truncate.timestamps=true, which cuts them off"):
+                producer.send(TOPIC, at)
+    assert written_values(broker, registry) == ([dt.datetime(2024, 1, 1, 1, 1, 1, 1000, dt.UTC)] if truncates else [])
+
+
 def test_a_number_for_a_time_has_the_unit_of_the_schema(broker: FakeBroker, registry: FakeRegistry) -> None:
     field = {"type": "long", "logicalType": "timestamp-millis"}
     fields = [{"name": "at", "type": field}, {"name": "then", "type": field, "default": 2000}]
@@ -438,6 +455,21 @@ LOCAL = {"type": "long", "logicalType": "local-timestamp-micros"}
 MILLIS = {"type": "long", "logicalType": "timestamp-millis"}
 FOUR = {"type": "fixed", "name": "Four", "size": 4}
 EAST = dt.timezone(dt.timedelta(hours=2), "EET")
+
+
+class Nanoseconds(dt.datetime):
+    """As a pandas.Timestamp: Arrow takes what a datetime has."""
+
+    nanosecond = 789
+
+
+class Index:
+    """An int of another library."""
+
+    def __index__(self) -> int:
+        return 1
+
+
 CHANGED: list[tuple[Any, Any, str]] = [
     ("long", 1.5, "a whole number is expected, not float, whose fraction would be cut off"),
     ("long", Decimal("3.7"), "a whole number is expected, not Decimal"),
@@ -462,7 +494,16 @@ CHANGED: list[tuple[Any, Any, str]] = [
     ({"type": "map", "values": "long"}, {np.int64(5): 1}, "text or bytes are expected, not int64"),
     ("double", True, "a number is expected, not bool"),
     ("float", np.True_, "a number is expected, not bool"),
+    ("long", True, "a number is expected, not bool"),
+    (MILLIS, np.True_, "a number is expected, not bool"),
+    (MILLIS, Nanoseconds(2024, 1, 1), "this Nanoseconds has nanoseconds, and the schema's unit is larger: round it"),
+    (LOCAL, Nanoseconds(2024, 1, 1), "has nanoseconds"),
+    ({"type": "int", "logicalType": "date"}, np.datetime64(5, "ns"), "a date is expected, not datetime64"),
+    ({"type": "long", "logicalType": "time-micros"}, np.datetime64(5, "ns"), "a time of day is expected, not datetime64"),
+    ("string", np.datetime64(5, "D"), "text or bytes are expected, not datetime64"),
 ]
+if np.finfo(np.longdouble).nmant > np.finfo(np.float64).nmant:
+    CHANGED.append(("double", np.longdouble(1) / 3, "a number that a float of 64 bits can hold is expected"))
 
 
 @pytest.mark.parametrize(("type", "value", "why"), CHANGED, ids=range(len(CHANGED)))
@@ -489,6 +530,7 @@ def test_a_value_that_would_change_is_refused(type: Any, value: Any, why: str, a
         (MILLIS, dt.datetime(2024, 1, 1), dt.datetime(2024, 1, 1, tzinfo=dt.UTC)),
         (MILLIS, dt.datetime(2024, 1, 1, tzinfo=EAST), dt.datetime(2023, 12, 31, 22, tzinfo=dt.UTC)),
         (LOCAL, 5, dt.datetime(1970, 1, 1, microsecond=5)),
+        (MILLIS, Index(), dt.datetime(1970, 1, 1, microsecond=1000, tzinfo=dt.UTC)),
         ({"type": "int", "logicalType": "date"}, 1, dt.date(1970, 1, 2)),
         (FOUR, b"abcd", b"abcd"),
         (["null", FOUR], None, None),
