@@ -62,7 +62,7 @@ def read_reference(text: str) -> SchemaReference:
         return SchemaReference(ID, _parse_id_or_version(id_match[1]))
     schema_text = without_comments(text).strip()  # not every registry takes comments
     if schema_text[:1] not in ("{", "[", '"'):
-        raise InvalidValueError(f"{_text_for_error(text)} is not one of its values: {_REFERENCE_RULE}")
+        raise InvalidValueError(_REFERENCE_RULE, HIDDEN if looks_like_a_secret(text) else printable(text, 40))
     try:
         parse_schema_json(schema_text)
     except (ValueError, RecursionError) as error:
@@ -97,12 +97,8 @@ def _refuse_constant(name: str) -> NoReturn:
 def _parse_id_or_version(digits: str) -> int:
     number = int(digits)
     if number > MAX_SCHEMA_ID:
-        raise InvalidValueError(f"{number} is larger than any id or version of a registry, {MAX_SCHEMA_ID}; {_REFERENCE_RULE}")
+        raise InvalidValueError(f"no id or version is larger than {MAX_SCHEMA_ID}; {_REFERENCE_RULE}", str(number))
     return number
-
-
-def _text_for_error(text: str) -> str:
-    return HIDDEN if looks_like_a_secret(text) else printable(text, 40)
 
 
 def _parse_message_path(text: str) -> tuple[int, ...]:

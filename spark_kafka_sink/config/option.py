@@ -28,7 +28,14 @@ MAX_STRING_BYTES = 2**15 - 1  # of a string in Kafka's protocol, which starts wi
 
 
 class InvalidValueError(ValueError):
-    """Why a value is invalid, without the option's name."""
+    """Why a value is invalid, without the option's name.
+
+    `value_text`: what may be shown of a value that may hold a secret; None: nothing.
+    """
+
+    def __init__(self, reason: str, value_text: str | None = None) -> None:
+        super().__init__(reason)
+        self.value_text = value_text
 
 
 # TYPES OF KAFKA'S CONFIGDEF
@@ -37,7 +44,7 @@ class InvalidValueError(ValueError):
 @dataclass(frozen=True, slots=True)
 class Kind:
     """A type of Kafka's ConfigDef: its name, and the function that reads a value of it or raises InvalidValueError.
-    `may_hold_secret`: values may hold a secret, so `conceal` wraps strings, and no error shows them."""
+    `may_hold_secret`: values may hold a secret, so `conceal` wraps strings, and errors show none but `value_text`."""
 
     name: str
     parse: Callable[[Any], object]
@@ -228,7 +235,9 @@ def read_all(options: Mapping[str, Option], given_values: Mapping[str, object], 
         try:
             valid_values[attribute] = each.read(value)
         except InvalidValueError as error:
-            value_text = HIDDEN if each.kind.may_hold_secret else printable(value if isinstance(value, int) else as_text(value))
+            value_text = error.value_text or HIDDEN
+            if not each.kind.may_hold_secret:
+                value_text = printable(value if isinstance(value, int) else as_text(value))
             problems.append(f"Invalid value {value_text} for configuration {each.key}: {error}")
     return valid_values
 

@@ -72,20 +72,21 @@ URLS = Kind("list", _parse_urls, may_hold_secret=True)
 
 
 def _parse_addresses(texts: tuple[str, ...]) -> tuple[RegistryAddress, ...]:
-    places = [f"address {number}: " if len(texts) > 1 else "" for number in range(1, len(texts) + 1)]
+    places = [f" (address {number})" if len(texts) > 1 else "" for number in range(1, len(texts) + 1)]
     return tuple(dict.fromkeys(map(_parse_address, texts, places)))
 
 
 def _parse_address(text: str, place: str) -> RegistryAddress:
     """One address; the login is taken out before anything is shown. `place`: the position in the list, for errors."""
-    address_text = place + printable(without_login(text))
+    shown_address = printable(without_login(text)) + place
     parts = _split_url(text)
     if parts is None or parts.scheme not in ("http", "https") or not parts.hostname:
-        raise InvalidValueError(f"{address_text} is not a URL like https://host:8081{_ESCAPE_HINT if '@' in text else ''}")
+        hint = _ESCAPE_HINT if "@" in text else ""
+        raise InvalidValueError(f"it is not a URL like https://host:8081{hint}", shown_address)
     if parts.query or parts.fragment:
-        raise InvalidValueError(f"{address_text} has a query or a fragment; write the URL up to the path")
+        raise InvalidValueError("it has a query or a fragment, which is not shown; write the URL up to the path", shown_address)
     if (parts.username is None) != (parts.password is None) or parts.username == "":
-        raise InvalidValueError(f"{address_text} needs user and password, as in https://user:password@host:8081, or neither")
+        raise InvalidValueError("it needs user and password, as in https://user:password@host:8081, or neither", shown_address)
     login = None if parts.username is None else Secret(f"{unquote(parts.username)}:{unquote(parts.password or '')}")
     return RegistryAddress(f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path.rstrip('/')}", login)
 

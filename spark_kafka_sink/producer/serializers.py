@@ -119,7 +119,7 @@ def as_bytes(value: Any) -> bytes:
         return copy_bytes(value)
     except TypeError as error:
         raise TypeError(
-            "pass bytes or str, or set key.serializer or value.serializer to a function that returns bytes"
+            "pass bytes or str, or set key.serializer or value.serializer, to a function that returns bytes or to avro"
         ) from error
 
 

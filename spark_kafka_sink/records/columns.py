@@ -135,12 +135,18 @@ def binary_column(name: str, column: Column) -> Column:
     if column is None or pa.types.is_null(column.type):
         return None
     if not is_payload(column.type):
-        raise SchemaError(f"column {name} has type {column.type}; it must be binary or string: cast it before writing")
+        remedy = nested_remedy(name) if pa.types.is_nested(column.type) else "cast it before writing"
+        raise SchemaError(f"column {name} has type {column.type}; it must be binary or string: {remedy}")
     if pa.types.is_dictionary(column.type):  # decoded, it may be larger than int32 offsets can address
         decoded_arrays = [plain_column(array).cast(pa.large_binary()) for array in arrays_of(column)]
         return pa.chunked_array(decoded_arrays, pa.large_binary()) if isinstance(column, pa.ChunkedArray) else decoded_arrays[0]
     is_large = column.type not in (pa.binary(), pa.string()) or column.nbytes > INT32_MAX
     return column.cast(pa.large_binary() if is_large else pa.binary())
+
+
+def nested_remedy(name: str) -> str:
+    """What to do with keys or values, by the column's name, that are structs, lists or maps."""
+    return f"encode it before sending, for example as JSON, or set {name}.serializer=avro"
 
 
 def is_payload(kind: pa.DataType) -> bool:

@@ -13,7 +13,7 @@ from typing import NamedTuple, Protocol
 
 import pyarrow as pa
 
-from spark_kafka_sink.config.format_options import AVRO, FRAMED, ID, LATEST, TEXT, PartOptions, SchemaUse
+from spark_kafka_sink.config.format_options import AVRO, FRAMED, ID, LATEST, TEXT, PartOptions, SchemaReference, SchemaUse
 from spark_kafka_sink.config.registry_config import RegistryConfig
 from spark_kafka_sink.errors import SchemaError, printable
 from spark_kafka_sink.schemas import subjects
@@ -23,6 +23,7 @@ from spark_kafka_sink.schemas.derivation import TOP_LEVEL_RECORD, derive_schema
 from spark_kafka_sink.schemas.frame import FIRST_MESSAGE, confluent_prefix
 from spark_kafka_sink.schemas.part_encoder import PartEncoder
 from spark_kafka_sink.schemas.registry import AVRO_TYPE, RegisteredSchema
+from spark_kafka_sink.schemas.registry_errors import NOT_FOUND, VERSION_NOT_FOUND, RegistryError
 from spark_kafka_sink.schemas.resolution import resolve_column
 
 _PROTOBUF_TYPE = "PROTOBUF"  # as the registry calls it
@@ -83,7 +84,7 @@ class WantedSchema:
         subject = self.subject_of(topic)
         if self.text is not None:
             return self._find_by_text(registry, subject, self.text, problems)
-        return self._resolve(self._ask_for_named(registry, subject), subject, problems)
+        return self._resolve(self.ask_for_named(registry, subject), subject, problems)
 
     def _find_by_text(self, registry: SchemaSource, subject: str, text: str, problems: list[str]) -> PartEncoder | None:
         if not self.config.auto_register_schemas:
@@ -101,12 +102,32 @@ class WantedSchema:
         registry.require_compatible(subject, text)
         return None
 
-    def _ask_for_named(self, registry: SchemaSource, subject: str) -> RegisteredSchema:
+    def ask_for_named(self, registry: SchemaSource, subject: str) -> RegisteredSchema:
+        """The registered schema that an option names. If it is not there, the error says what to do."""
         reference = self.options.schema
         assert reference is not None
+        try:
+            if reference.kind == ID:
+                return registry.by_id(reference.number, subject)
+            return registry.latest(subject) if reference.kind == LATEST else registry.version(subject, reference.number)
+        except RegistryError as error:
+            if error.condition not in NOT_FOUND:
+                raise
+            text = f"{error.message.rstrip('.')}; {self._remedy_for_missing(reference, error)}"
+            raise RegistryError(text, condition=error.condition, error_code=error.error_code) from error
+
+    def _remedy_for_missing(self, reference: SchemaReference, error: RegistryError) -> str:
+        """What to do if the registry does not have the schema that the options name."""
+        schema_key, subject_key = self.options.name_of("schema"), self.options.name_of("subject")
         if reference.kind == ID:
-            return registry.by_id(reference.number, subject)
-        return registry.latest(subject) if reference.kind == LATEST else registry.version(subject, reference.number)
+            return f"correct {schema_key}. If the id is of a context, {subject_key} has to name it, as :.context:subject"
+        if error.condition == VERSION_NOT_FOUND:
+            return f"correct {schema_key}; {LATEST} is the newest version"
+        remedy = f"register a schema there first, or name another subject with {subject_key}"
+        if self.options.format == FRAMED or not self.config.auto_register_schemas:
+            return remedy
+        setting = "use.latest.version=true" if self.config.use_latest_version else f"{schema_key}={reference}"
+        return f"{remedy}. Without {setting}, the schema is derived from the {self.part}'s column, and registered"
 
     def register(self, registry: SchemaSource, topic: str | None) -> PartEncoder:
         """Register the schema for good, unless another writer has, and return the encoder. Needed if `find_encoder` gave None."""

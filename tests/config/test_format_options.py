@@ -75,6 +75,15 @@ def test_the_error_of_another_schema_says_what_it_may_be(written: str) -> None:
     assert len(problems[0]) < 500
 
 
+@pytest.mark.parametrize(
+    ("written", "shown"), [("newest", "newest"), ("9999999999", "9999999999"), ("password=x", "[hidden]"), ("{", "[hidden]")]
+)
+def test_a_wrong_name_of_a_schema_is_shown_once(written: str, shown: str) -> None:
+    _, problems = with_registry(valueFormat="avro", valueSchema=written)
+    assert problems[0].startswith(f"Invalid value {shown} for configuration valueSchema: ")
+    assert problems[0].count(written) == (shown == written)
+
+
 @pytest.mark.parametrize("subject", [".", ".."])
 def test_a_subject_of_dots_cannot_be_asked_for(subject: str) -> None:
     _, problems = with_registry(valueFormat="avro", valueSubject=subject)

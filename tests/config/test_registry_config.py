@@ -72,23 +72,29 @@ def test_a_list_of_addresses_is_read_too() -> None:
 @pytest.mark.parametrize(
     ("url", "expected"),
     [
-        ("registry:8081", "registry:8081 is not a URL like https://host:8081"),
-        ("ftp://registry", "ftp://registry is not a URL"),
-        ("https://", "is not a URL"),
-        ("https://host:99999", "is not a URL"),
-        ("https://host name", "is not a URL"),
-        (f"https://host/?a={CANARY}", "https://host/ has a query or a fragment"),
-        (f"user=me password = {CANARY}", r"\[hidden\] is not a URL"),
-        (f"https://me:{CANARY}/x@host", "https://host is not a URL.*write / as %2F"),
-        (f"https://me:{CANARY}#x@host", "https://host is not a URL"),
-        (f"https://{CANARY}@host", "https://host needs user and password"),
-        ("registry", "registry is not a URL"),
-        ("[::1]:8081", r"\[::1\]:8081 is not a URL"),
-        (f"https://a, https://me:{CANARY}", r"address 2: \[hidden\] is not a URL"),
+        ("registry:8081", "registry:8081 … it is not a URL like https://host:8081"),
+        ("ftp://registry", "ftp://registry … it is not a URL"),
+        ("https://", "[hidden] … it is not a URL"),
+        ("https://host:99999", "[hidden] … it is not a URL"),
+        ("https://host name", "[hidden] … it is not a URL"),
+        (f"https://host/?a={CANARY}", "https://host/ … it has a query or a fragment, which is not shown"),
+        (f"user=me password = {CANARY}", "[hidden] … it is not a URL"),
+        (
+            f"https://me:{CANARY}/x@host",
+            "https://host … it is not a URL like https://host:8081 (in user:password@, write / as %2F",
+        ),
+        (f"https://me:{CANARY}#x@host", "https://host … it is not a URL"),
+        (f"https://{CANARY}@host", "https://host … it needs user and password"),
+        ("registry", "registry … it is not a URL"),
+        ("[::1]:8081", "[::1]:8081 … it is not a URL"),
+        (f"https://a, https://me:{CANARY}", "[hidden] (address 2) … it is not a URL"),
+        ("https://a, https://b?c", "https://b (address 2) … it has a query"),
     ],
 )
-def test_a_wrong_address_is_shown_without_its_login(url: str, expected: str) -> None:
-    assert re.search(expected, problem_of({"schema.registry.url": url}))
+def test_a_wrong_address_is_shown_once_without_its_login(url: str, expected: str) -> None:
+    """The error was "Invalid value [hidden] …: localhost:8081 is not a URL": the value was hidden and shown."""
+    problem = problem_of({"schema.registry.url": url})
+    assert problem.startswith(f"Invalid value {expected.replace('…', 'for configuration schema.registry.url:')}")
 
 
 @pytest.mark.parametrize(
@@ -103,7 +109,7 @@ def test_a_wrong_address_is_shown_without_its_login(url: str, expected: str) -> 
 def test_a_login_where_the_address_should_be_is_not_shown(text: str) -> None:
     """With the values of schema.registry.url and basic.auth.user.info exchanged, a password with a slash or of digits showed."""
     assert problem_of({"schema.registry.url": text}).startswith(
-        "Invalid value [hidden] for configuration schema.registry.url: [hidden] is not a URL like"
+        "Invalid value [hidden] for configuration schema.registry.url: it is not a URL like"
     )
 
 

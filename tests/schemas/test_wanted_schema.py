@@ -119,6 +119,55 @@ def test_a_derived_schema_is_registered_by_register_and_not_by_look(registry: Fa
     assert problems == []
 
 
+@pytest.mark.parametrize(
+    ("options", "settings", "remedy"),
+    [
+        (
+            {"schema": LATEST_SCHEMA},
+            {},
+            "register a schema there first, or name another subject with valueSubject. Without valueSchema=latest, the schema is"
+            " derived from the value's column, and registered",
+        ),
+        (
+            {"schema": LATEST_SCHEMA, "part": "key", "is_of_producer": True},
+            {"use__latest__version": "true"},
+            "register a schema there first, or name another subject with key.subject. Without use.latest.version=true, the"
+            " schema is derived from the key's column, and registered",
+        ),
+        (
+            {"schema": SchemaReference(VERSION, 3)},
+            {"auto__register__schemas": "false"},
+            "register a schema there first, or name another subject with valueSubject",
+        ),
+        (
+            {"schema": LATEST_SCHEMA, "format": FRAMED, "type": pa.string()},
+            {},
+            "register a schema there first, or name another subject with valueSubject",
+        ),
+        (
+            {"schema": SchemaReference(VERSION, 3), "subject": "s"},
+            {},
+            "correct valueSchema; latest is the newest version",
+        ),
+        (
+            {"schema": SchemaReference(ID, 42)},
+            {},
+            "correct valueSchema. If the id is of a context, valueSubject has to name it, as :.context:subject",
+        ),
+    ],
+    ids=str,
+)
+def test_the_error_of_a_schema_that_is_not_there_says_what_to_do(
+    registry: FakeRegistry, known_schemas: KnownSchemas, options: dict[str, Any], settings: dict[str, str], remedy: str
+) -> None:
+    """With `latest`, and no schema registered yet, the error had only the registry's words: Subject 't-value' not found."""
+    registry.register("s", ROW_TEXT)
+    with pytest.raises(RegistryError, match=r"404.*not found; ") as raised:
+        planned(settings=config(registry.url, **settings), **options).find_encoder(known_schemas, "t", [])
+    assert raised.value.condition.endswith("_NOT_FOUND")
+    assert raised.value.message.endswith(f"not found; {remedy}")
+
+
 FORBIDDEN_TEXT = (
     '{"type":"record","name":"hm-motor","namespace":"dev-01.shop","fields":[{"name":"speed rpm","type":"long"},'
     '{"name":"state","type":{"type":"enum","name":"1st","symbols":["on/off"]},"default":"on/off"}]}'

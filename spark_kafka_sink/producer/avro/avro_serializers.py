@@ -17,7 +17,7 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 import pyarrow as pa
 
-from spark_kafka_sink.config.format_options import ID, LATEST, TEXT, PartOptions
+from spark_kafka_sink.config.format_options import TEXT, PartOptions
 from spark_kafka_sink.config.option import join_problems
 from spark_kafka_sink.config.registry_config import RegistryConfig
 from spark_kafka_sink.errors import (
@@ -201,11 +201,8 @@ class AvroSerializers:
             )
         if reference.kind == TEXT:
             return parse_schema(reference.text)
-        if reference.kind == ID:
-            schema = registry.by_id(reference.number, options.subject or "")
-        else:
-            subject = plan_schema(options, pa.struct([]), self._config, []).subject_of(topic)
-            schema = registry.latest(subject) if reference.kind == LATEST else registry.version(subject, reference.number)
+        wanted_schema = plan_schema(options, pa.struct([]), self._config, [])
+        schema = wanted_schema.ask_for_named(registry, wanted_schema.subject_of(topic))
         return parse_schema(schema.text, schema.references)
 
     # ASKING

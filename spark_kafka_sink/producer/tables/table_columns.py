@@ -14,7 +14,7 @@ import pyarrow as pa
 from spark_kafka_sink.config.option import join_problems
 from spark_kafka_sink.errors import InvalidRecordError, SchemaError, printable_list
 from spark_kafka_sink.producer.producer_record import ProducerColumns
-from spark_kafka_sink.records.columns import is_headers, is_payload, is_text
+from spark_kafka_sink.records.columns import is_headers, is_payload, is_text, nested_remedy
 from spark_kafka_sink.records.layouts import contiguous, plain_column, plain_type
 from spark_kafka_sink.records.row_mapping import RECORD_FIELDS, RowMapping, nearest_column
 
@@ -95,35 +95,35 @@ def _problems_of_types(columns: Mapping[str, pa.DataType]) -> Iterator[str]:
         types, fits, remedy = COLUMN_RULES[name]
         value_type = plain_type(kind)
         if not pa.types.is_null(value_type) and not fits(value_type):
-            yield f"column {name} has type {kind}; it must be {types}: {remedy(value_type)}"
+            yield f"column {name} has type {kind}; it must be {types}: {remedy(name, value_type)}"
 
 
 def _is_timestamp(kind: pa.DataType) -> bool:
     return bool(pa.types.is_int64(kind)) or (bool(pa.types.is_timestamp(kind)) and kind.tz is not None)
 
 
-def _payload_remedy(kind: pa.DataType) -> str:
-    return "encode it before sending, for example as JSON" if pa.types.is_nested(kind) else "cast it to string before sending"
+def _payload_remedy(name: str, kind: pa.DataType) -> str:
+    return nested_remedy(name) if pa.types.is_nested(kind) else "cast it to string before sending"
 
 
-def _partition_remedy(kind: pa.DataType) -> str:
+def _partition_remedy(_: str, kind: pa.DataType) -> str:
     nulls = ". In pandas, nulls make floats of integers: astype('Int32')" if pa.types.is_floating(kind) else ""
     return f"cast it to int32 before sending{nulls}"
 
 
-def _timestamp_remedy(kind: pa.DataType) -> str:
+def _timestamp_remedy(_: str, kind: pa.DataType) -> str:
     if pa.types.is_timestamp(kind):
         return f"without a time zone it is no moment; name its zone: {ZONE_REMEDIES}"
     return "cast it before sending, or leave it out: the time of sending counts then"
 
 
-def _headers_remedy(_: pa.DataType) -> str:
+def _headers_remedy(*_: object) -> str:
     return "a list of {'key': …, 'value': …} in each row; cast it before sending"
 
 
 # For each column: the types that fit, in words and as a check, and what the error advises for another type.
-COLUMN_RULES: dict[str, tuple[str, Callable[[pa.DataType], bool], Callable[[pa.DataType], str]]] = {
-    "topic": ("string", is_text, lambda _: "cast it to string before sending"),
+COLUMN_RULES: dict[str, tuple[str, Callable[[pa.DataType], bool], Callable[[str, pa.DataType], str]]] = {
+    "topic": ("string", is_text, lambda *_: "cast it to string before sending"),
     "value": ("string or binary", is_payload, _payload_remedy),
     "key": ("string or binary", is_payload, _payload_remedy),
     "partition": ("int32", pa.types.is_integer, _partition_remedy),

@@ -39,12 +39,13 @@ MAX_LISTED_COLUMNS = 20
 @dataclass(frozen=True, slots=True)
 class Attribute:
     """A column that the sink knows: its name, and the types it may have, in words and as a check. `remedy` returns the SQL
-    expression that converts another type to such a column, or None."""
+    expression that converts another type to such a column, or None. `has_format`: whether an option encodes other types."""
 
     name: str
     types: tuple[str, ...]
     fits: Callable[[DataType], bool]
     remedy: Callable[[DataType], str | None]
+    has_format: bool = False
 
     def problem(self, kind: DataType) -> str:
         """Spark's message, then the expression to use instead."""
@@ -52,11 +53,18 @@ class Attribute:
             f"{self.name} attribute unsupported type {kind.simpleString()}. {self.name} must be a(n) {' or '.join(self.types)}"
         )
         remedy = self.remedy(kind)
-        return words if remedy is None else f"{words}. Select {remedy} AS {self.name}"
+        if remedy is None:
+            return words
+        with_format = f", or set {self.name}Format={AVRO}" if self.has_format and _is_nested(kind) else ""
+        return f"{words}. Select {remedy} AS {self.name}{with_format}"
 
 
 def _is_string(kind: DataType) -> bool:
     return isinstance(kind, StringType | VarcharType | CharType)
+
+
+def _is_nested(kind: DataType) -> bool:
+    return isinstance(kind, ArrayType | MapType | StructType)
 
 
 def _is_payload(kind: DataType) -> bool:
@@ -76,7 +84,7 @@ def _cast(name: str, target: str, nested_expression: str | None = None) -> Calla
     """A cast, or `nested_expression` for arrays, maps and structs."""
 
     def remedy(kind: DataType) -> str | None:
-        return nested_expression if isinstance(kind, ArrayType | MapType | StructType) else f"cast({name} AS {target})"
+        return nested_expression if _is_nested(kind) else f"cast({name} AS {target})"
 
     return remedy
 
@@ -92,8 +100,8 @@ def _binary_headers(kind: DataType) -> str | None:
 
 
 TOPIC = Attribute("topic", ("string",), _is_string, _cast("topic", "string"))
-VALUE = Attribute("value", ("string", "binary"), _is_payload, _cast("value", "string", "to_json(value)"))
-KEY = Attribute("key", ("string", "binary"), _is_payload, _cast("key", "string", "to_json(key)"))
+VALUE = Attribute("value", ("string", "binary"), _is_payload, _cast("value", "string", "to_json(value)"), has_format=True)
+KEY = Attribute("key", ("string", "binary"), _is_payload, _cast("key", "string", "to_json(key)"), has_format=True)
 PARTITION = Attribute("partition", ("int",), lambda kind: isinstance(kind, IntegerType), _cast("partition", "int"))
 HEADERS = Attribute(
     "headers",

@@ -184,7 +184,8 @@ def _judge_missing_schema(answers: PartAnswers, error: KafkaError, config: Regis
     may_register = config.auto_register_schemas and (schema_option is None or schema_option.kind == TEXT)
     if error.condition != registry_errors.SUBJECT_NOT_FOUND or not may_register:
         return red(SUBJECT, subject, str(error), _remedy_for_missing(answers, error), ms)
-    return green(SUBJECT, subject, f"does not exist: the first write registers it; compatibility {_mode(answers.mode)}", ms)
+    finding = f"does not exist: the first write registers it, if it may; compatibility {_mode(answers.mode)}"
+    return yellow(SUBJECT, subject, finding, "a registry does not tell who may register: make sure that this login may", ms)
 
 
 def _schema_text(schema: RegisteredSchema) -> str:

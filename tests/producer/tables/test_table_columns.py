@@ -272,8 +272,14 @@ def test_the_first_of_two_equal_names_counts_and_others_are_ignored() -> None:
     ("name", "kind", "words"),
     [
         ("value", pa.int64(), "has type int64; it must be string or binary: cast it to string before sending"),
-        ("value", pa.struct([("a", pa.int8())]), "it must be string or binary: encode it before sending, for example as JSON"),
-        ("key", pa.list_(pa.string()), "it must be string or binary: encode it before sending, for example as JSON"),
+        (
+            *("value", pa.struct([("a", pa.int8())])),
+            "it must be string or binary: encode it before sending, for example as JSON, or set value.serializer=avro",
+        ),
+        (
+            *("key", pa.list_(pa.string())),
+            "it must be string or binary: encode it before sending, for example as JSON, or set key.serializer=avro",
+        ),
         ("key", encoded(pa.int64()), "it must be string or binary: cast it to string"),
         ("topic", pa.binary(), "has type binary; it must be string: cast it to string before sending"),
         ("partition", pa.string(), "has type string; it must be int32: cast it to int32 before sending"),

@@ -106,7 +106,8 @@ def test_a_wrong_schema_is_an_error_in_sparks_words_which_come_first(columns: di
     ("column", "kind", "expression"),
     [
         ("value", "int", "cast(value AS string) AS value"),
-        ("value", "strings", "to_json(value) AS value"),
+        ("value", "strings", "to_json(value) AS value, or set valueFormat=avro"),
+        ("key", "map", "to_json(key) AS key, or set keyFormat=avro"),
         ("key", "bigint", "cast(key AS string) AS key"),
         ("topic", "int", "cast(topic AS string) AS topic"),
         ("partition", "bigint", "cast(partition AS int) AS partition"),
