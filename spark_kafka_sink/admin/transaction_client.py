@@ -38,9 +38,11 @@ from spark_kafka_sink.admin.transaction_operations import (
     DescribeTransactions,
     EndOutcome,
     EndTransaction,
+    ExpectedProducer,
     FenceProducer,
     ListedTransaction,
     ListTransactions,
+    TakeOver,
     TransactionDescription,
     TransactionEnd,
 )
@@ -184,14 +186,42 @@ class TransactionClient:
         """
         deadline_ms = self._deadline_ms(timeout_ms)
         ids = list(dict.fromkeys(transactional_ids))
-        if ids and transaction_timeout_ms is None:
-            longest_ms = self._transaction_timeout_ms or self.longest_transaction_timeout_ms(
-                timeout_ms=self._left_ms(deadline_ms)
-            )
-            transaction_timeout_ms = min(FENCING_TRANSACTION_TIMEOUT_MS, longest_ms)
-        operation = FenceProducer(transaction_timeout_ms or FENCING_TRANSACTION_TIMEOUT_MS)
+        if not ids:
+            return {}
+        operation = FenceProducer(transaction_timeout_ms or self._fencing_timeout_ms(deadline_ms))
         asks = [Ask(_transaction_key(each), operation, each) for each in ids]
         return dict(zip(ids, self._requests.ask_all(asks, self._left_ms(deadline_ms)), strict=True))
+
+    def take_over(
+        self, expected: Mapping[str, ProducerIdentity], *, timeout_ms: int | None = None
+    ) -> dict[str, ProducerIdentity | None]:
+        """As `fence`, but each id only from the producer that is expected to have it (KIP-360; Kafka 2.5 and newer).
+
+        Only for ids without an open transaction: of an open one a coordinator compares the producer id alone, and aborts it
+        before it compares the epoch.
+
+        Args:
+            expected: what DescribeTransactions has said, by transactional id.
+
+        Returns:
+            The new producer id and epoch of each transactional id; None if another producer has the id. A coordinator takes the
+            last epoch before the present one for a repeated request, and answers with the present one: two callers that expect
+            the same producer get the same new epoch, and so does a caller that expects what EndTxn version 5 has just ended.
+
+        Raises:
+            KafkaError: as `fence`.
+        """
+        deadline_ms = self._deadline_ms(timeout_ms)
+        if not expected:
+            return {}
+        operation = TakeOver(self._fencing_timeout_ms(deadline_ms))
+        asks = [Ask(_transaction_key(name), operation, ExpectedProducer(name, each)) for name, each in expected.items()]
+        return dict(zip(expected, self._requests.ask_all(asks, self._left_ms(deadline_ms)), strict=True))
+
+    def _fencing_timeout_ms(self, deadline_ms: int) -> int:
+        """The transaction time-out that coordinators store with the ids that this client takes for itself."""
+        longest_ms = self._transaction_timeout_ms or self.longest_transaction_timeout_ms(timeout_ms=self._left_ms(deadline_ms))
+        return min(FENCING_TRANSACTION_TIMEOUT_MS, longest_ms)
 
     def abort_fenced(
         self, fenced: Mapping[str, ProducerIdentity], group_id: str, *, timeout_ms: int | None = None

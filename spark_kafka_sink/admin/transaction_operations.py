@@ -25,6 +25,7 @@ from spark_kafka_sink.protocol.topic_partition import TopicPartition
 
 LATEST_START_MS = 253_402_300_799_999  # the last millisecond of the year 9999: Python has no later dates
 MAX_IDS_PER_REQUEST = 200  # of DescribeTransactions, whose answer lists each transaction's partitions
+FIRST_VERSION_WITH_EXPECTED_PRODUCER = 3  # of InitProducerId (KIP-360); Kafka 2.5
 FIRST_VERSION_WITH_PATTERN = 2  # of ListTransactions (KIP-1152)
 _RE2_OPERATORS = frozenset(r"\.+*?()|[]{}^$")
 
@@ -45,11 +46,12 @@ class EndOutcome:
     error: KafkaError | None = None
 
 
+# Another producer has the transactional id, or had it last. To version 3 of InitProducerId brokers answer INVALID_PRODUCER_EPOCH
+# instead of PRODUCER_FENCED (KIP-588).
+_OTHER_PRODUCER_ERRORS = frozenset({Errors.INVALID_PRODUCER_EPOCH, Errors.INVALID_PRODUCER_ID_MAPPING, Errors.PRODUCER_FENCED})
 # Kafka up to 4.3.1 answers INVALID_TXN_STATE to the commit of a transaction that has timed out, later versions PRODUCER_FENCED.
 # To version 1 of EndTxn and older ones, brokers answer INVALID_PRODUCER_EPOCH instead of PRODUCER_FENCED (KIP-588).
-_NOT_OPEN_ERRORS = frozenset(
-    {Errors.INVALID_PRODUCER_EPOCH, Errors.INVALID_TXN_STATE, Errors.INVALID_PRODUCER_ID_MAPPING, Errors.PRODUCER_FENCED}
-)
+_NOT_OPEN_ERRORS = _OTHER_PRODUCER_ERRORS | {Errors.INVALID_TXN_STATE}
 
 
 @dataclass(frozen=True)
@@ -113,6 +115,47 @@ class FenceProducer(Operation[str, ProducerIdentity]):
 
     def describe(self, item: str) -> str:
         return f"InitProducerId of transactional id {printable(item)}"
+
+
+class ExpectedProducer(NamedTuple):
+    """An item of TakeOver: a transactional id, and the producer that has it, as its coordinator has described it."""
+
+    transactional_id: str
+    identity: ProducerIdentity
+
+
+@dataclass(frozen=True)
+class TakeOver(Operation[ExpectedProducer, ProducerIdentity | None]):
+    """Takes a transactional id over from the expected producer alone: InitProducerId with its producer id and epoch (KIP-360).
+    None: another one has it. A coordinator answers a repeated request as it answered the first one, without a new epoch.
+    """
+
+    transaction_timeout_ms: int
+
+    api_key = ApiKey.INIT_PRODUCER_ID
+
+    @property
+    def versions(self) -> tuple[int, int | None]:
+        return FIRST_VERSION_WITH_EXPECTED_PRODUCER, None
+
+    def message(self, items: Sequence[ExpectedProducer], node_id: int, version: int) -> InitProducerIdRequest:  # noqa: ARG002
+        (item,) = items
+        return InitProducerIdRequest(
+            transactional_id=item.transactional_id,
+            transaction_timeout_ms=self.transaction_timeout_ms,
+            producer_id=item.identity.producer_id,
+            producer_epoch=item.identity.producer_epoch,
+        )
+
+    def judge(self, item: ExpectedProducer, answer: InitProducerIdResponse, version: int) -> ProducerIdentity | None:  # noqa: ARG002
+        error = Errors.for_code(answer.error_code)
+        if error in _OTHER_PRODUCER_ERRORS:
+            return None
+        self.check(error, item, item.transactional_id)
+        return ProducerIdentity(answer.producer_id, answer.producer_epoch)
+
+    def describe(self, item: ExpectedProducer) -> str:
+        return f"InitProducerId of transactional id {printable(item.transactional_id)}"
 
 
 @dataclass(frozen=True)

@@ -20,8 +20,10 @@ from spark_kafka_sink.admin.transaction_operations import (
     DescribeTransactions,
     EndOutcome,
     EndTransaction,
+    ExpectedProducer,
     FenceProducer,
     ListTransactions,
+    TakeOver,
     TransactionEnd,
     prefix_pattern,
 )
@@ -30,7 +32,7 @@ from spark_kafka_sink.network.coordinators import CoordinatorKey
 from spark_kafka_sink.protocol.api_keys import API_TABLE
 from spark_kafka_sink.protocol.error_codes import ERROR_CODES, ErrorCode, Errors
 from spark_kafka_sink.protocol.messages.find_coordinator import KeyType
-from spark_kafka_sink.protocol.producer_identity import PreparedTransaction
+from spark_kafka_sink.protocol.producer_identity import PreparedTransaction, ProducerIdentity
 from spark_kafka_sink.protocol.topic_partition import TopicPartition
 from tests.fakes.error_responses import error_response
 
@@ -43,6 +45,7 @@ OPERATIONS: list[tuple[Operation[Any, Any], Any]] = [
     (EndTransaction(commit=True, is_v2=True), PREPARED),
     (EndTransaction(commit=False, is_v2=False), PREPARED),
     (FenceProducer(30_000), "P"),
+    (TakeOver(30_000), ExpectedProducer("P", ProducerIdentity(7, 0))),
     (BeginFenced("g"), PREPARED),
     (ListTransactions(("Ongoing",)), "P-"),
     (DescribeTransactions(), "P"),
@@ -57,8 +60,10 @@ OPERATIONS: list[tuple[Operation[Any, Any], Any]] = [
     (MayWriteToId(), "P"),
 ]
 UNKNOWN_TOPIC = Errors.UNKNOWN_TOPIC_OR_PARTITION
-# What is no failure of the item: an id that nobody has used, a partition that is on another broker.
+OTHER_PRODUCER = (Errors.INVALID_PRODUCER_EPOCH, Errors.INVALID_PRODUCER_ID_MAPPING, Errors.PRODUCER_FENCED)
+# What is no failure of the item: an id that nobody has used, or that another producer has, a partition that is on another broker.
 KNOWN_ANSWERS = {
+    *((TakeOver, error) for error in OTHER_PRODUCER),
     (DescribeTransactions, Errors.TRANSACTIONAL_ID_NOT_FOUND),
     (DescribeProducers, Errors.NOT_LEADER_OR_FOLLOWER),
     (DescribeProducers, UNKNOWN_TOPIC),
