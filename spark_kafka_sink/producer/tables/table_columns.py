@@ -64,10 +64,12 @@ class TableColumns:
 
 
 def _problems_of_names(mapping: RowMapping, columns: list[str]) -> Iterator[str]:
-    """Problems: a required column is missing, or another column is probably misspelt, whose values would be ignored silently."""
+    """Problems: a required column is missing, or one is there twice or probably misspelt, whose values would be ignored."""
     problems_if_missing = {"topic": NO_TOPIC_TEXT, "value": NO_VALUE_TEXT}
     others = [column for column in columns if column not in RECORD_FIELDS]
     for name in RECORD_FIELDS:
+        if isinstance(getattr(mapping, name), int) and columns.count(name) > 1:
+            yield f"{columns.count(name)} columns are called {name}, of which one can be sent: leave the others out"
         if getattr(mapping, name) is not None:
             continue
         nearest = nearest_column(name, others)

@@ -25,7 +25,9 @@ from pyspark.sql.types import (
 )
 
 from spark_kafka_sink.config.format_options import AVRO
+from spark_kafka_sink.config.option import warn_once
 from spark_kafka_sink.config.sink_options import SinkOptions
+from spark_kafka_sink.errors import printable
 from spark_kafka_sink.records.row_mapping import RowMapping, nearest_column
 
 NULL_TOPIC = (
@@ -131,6 +133,7 @@ def find_columns(schema: StructType, options: SinkOptions, *, is_topic_refused: 
     def is_encoded(attribute: Attribute) -> bool:  # then its type is compared with a schema
         return attribute in (KEY, VALUE) and getattr(options, f"{attribute.name}_format") == AVRO
 
+    _warn_of_ignored_columns(mapping, schema.names)
     problems = []
     for attribute in ATTRIBUTES:
         position = getattr(mapping, attribute.name)
@@ -144,6 +147,20 @@ def find_columns(schema: StructType, options: SinkOptions, *, is_topic_refused: 
             words = f"column {field.name} has the type {field.dataType.simpleString()}, which pyarrow cannot read"
             problems.append(f"{words}. Select cast(`{field.name}` AS string) AS `{field.name}`, or drop the column")
     return mapping, problems
+
+
+def _warn_of_ignored_columns(mapping: RowMapping, columns: list[str]) -> None:
+    """Spark's sink ignores them without a word, and SQL takes their names for the right ones."""
+    for name in ("topic", "value", "key", "partition", "headers"):
+        count = columns.count(name)
+        if count > 1:
+            warn_once("the DataFrame has %d columns %s, of which the first is written: drop the others", count, name)
+        is_missing = getattr(mapping, name) is None
+        if count or (is_missing and name in ("topic", "value")):  # an error, which names such a column
+            continue
+        for column in (each for each in columns if each.lower() == name):
+            remedy = f"select `{column}` AS {name}" if is_missing else f"the option {name} decides"
+            warn_once("the DataFrame's column %s is ignored, as it is not called %s: %s", printable(column), name, remedy)
 
 
 def _missing_problem(name: str, words: str, columns: list[str]) -> str:

@@ -260,8 +260,8 @@ def test_keys_and_values_are_not_copied() -> None:
     assert columns.value.chunk(0).buffers()[2].address == batch["value"].buffers()[2].address
 
 
-def test_the_first_of_two_equal_names_counts_and_others_are_ignored() -> None:
-    batch = pa.RecordBatch.from_arrays([pa.array([1]), pa.array(["a"]), pa.array([2])], ["id", "value", "value"])
+def test_other_columns_are_ignored() -> None:
+    batch = pa.RecordBatch.from_arrays([pa.array([1]), pa.array(["a"]), pa.array([2])], ["id", "value", "offset"])
     assert TableColumns.find(batch.schema, "t").producer_columns(batch).value.to_pylist() == ["a"]
 
 
@@ -328,6 +328,19 @@ def test_columns_of_a_topic_that_was_read_are_taken_as_they_are() -> None:
     names = {"offset": pa.int64(), "timestampType": pa.int32(), "timestamp": pa.int64(), "partition": pa.int32()}
     schema = pa.schema(list({"key": pa.binary(), "value": pa.binary(), "topic": pa.string(), **names}.items()))
     assert TableColumns.find(schema, None).mapping.timestamp == 5
+
+
+@pytest.mark.parametrize("name", ["value", "key", "headers", "topic"])
+def test_two_columns_of_one_name_are_an_error(name: str) -> None:
+    """The first one was sent, without a word, and the values of the other were lost."""
+    schema = pa.schema([("value", pa.string()), ("topic", pa.string()), (name, pa.string()), (name, pa.string())])
+    with pytest.raises(SchemaError, match=rf"[23] columns are called {name}, of which one can be sent: leave the others out"):
+        TableColumns.find(schema, None)
+
+
+def test_columns_that_no_row_needs_may_be_there_twice() -> None:
+    schema = pa.schema([("value", pa.string()), *[(name, pa.string()) for name in ("topic", "topic", "id", "id")]])
+    assert TableColumns.find(schema, "orders").mapping.topic == "orders"
 
 
 def test_all_problems_are_one_error() -> None:

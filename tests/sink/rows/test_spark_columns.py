@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 from pyspark.sql.types import ArrayType, DataType, StringType, StructField, StructType, VarcharType, YearMonthIntervalType
 
+from spark_kafka_sink.config import option
 from spark_kafka_sink.config.sink_options import SinkOptions
 from spark_kafka_sink.records.row_mapping import RowMapping
 from spark_kafka_sink.sink.rows.spark_columns import find_columns
@@ -44,6 +47,40 @@ def test_names_are_matched_exactly_and_unknown_columns_ignored() -> None:
     mapping, problems = check({"Key": "int", "KEY": "int", "value": "string", "offset": "bigint", "timestamp": "int"}, topic="t")
     assert problems == []
     assert (mapping.key, mapping.timestamp) == (None, None)
+
+
+@pytest.fixture
+def logged(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> Callable[[], list[str]]:
+    """Returns what the test has logged; nothing was logged before."""
+    monkeypatch.setattr(option, "_logged_messages", set())
+    return lambda: [record.getMessage() for record in caplog.records]
+
+
+@pytest.mark.parametrize(
+    ("column", "remedy"),
+    [
+        ("Key", "the DataFrame's column Key is ignored, as it is not called key: select `Key` AS key"),
+        ("HEADERS", "the DataFrame's column HEADERS is ignored, as it is not called headers: select `HEADERS` AS headers"),
+        ("Partition", "the DataFrame's column Partition is ignored, as it is not called partition: select `Partition` AS"),
+        ("Topic", "the DataFrame's column Topic is ignored, as it is not called topic: the option topic decides"),
+    ],
+)
+def test_a_column_whose_name_differs_in_case_is_told(column: str, remedy: str, logged: Callable[[], list[str]]) -> None:
+    """`SELECT id AS Key` wrote all rows without a key, and nobody heard of it: Spark's SQL takes Key for key, its sink not."""
+    assert check({column: "string", "value": "string"}, topic="t")[1] == []
+    (text,) = logged()
+    assert text.startswith(remedy)
+
+
+def test_a_column_beside_the_one_of_the_right_name_is_not_told(logged: Callable[[], list[str]]) -> None:
+    check({"Key": "string", "key": "string", "value": "string", "Timestamp": "string"}, topic="t")
+    assert logged() == []
+
+
+def test_the_second_of_two_equal_names_is_told(logged: Callable[[], list[str]]) -> None:
+    fields = [StructField(name, StringType()) for name in ("value", "key", "key")]
+    find_columns(StructType(fields), SinkOptions.read({"kafka.bootstrap.servers": "a:1", "topic": "t"}, []))
+    assert logged() == ["the DataFrame has 2 columns key, of which the first is written: drop the others"]
 
 
 def test_an_ignored_column_must_not_be_a_year_month_interval() -> None:
