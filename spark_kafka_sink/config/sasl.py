@@ -14,6 +14,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from spark_kafka_sink.config.jaas import NO_JAAS_ENTRY, JaasEntry, JaasProblem, parse_jaas
+from spark_kafka_sink.config.option import warn_once
 from spark_kafka_sink.errors import printable
 
 PLAIN, OAUTHBEARER, GSSAPI, AWS_MSK_IAM = "PLAIN", "OAUTHBEARER", "GSSAPI", "AWS_MSK_IAM"
@@ -234,13 +235,32 @@ def _gssapi_problems(values: Mapping[str, Any], entry: JaasEntry) -> Iterator[st
         yield 'sasl.jaas.config: useKeyTab=true needs keyTab="…", the file with the key of principal="…"'
 
 
-_AWS_OPTIONS = {"awsProfileName", "awsRoleArn", "awsRoleSessionName", "awsStsRegion", "awsDebugCreds"}
+_AWS_OPTIONS = ("awsProfileName", "awsRoleArn", "awsRoleSessionName", "awsDebugCreds")
+_FOR_THE_ROLE = "the role is assumed with the credentials that AWS's Python library finds, as in AWS_ACCESS_KEY_ID"
+_AWS_RETRIES = "AWS's Python library has its own retries, as AWS_MAX_ATTEMPTS sets them"
+# Options of Amazon's login module for Java that have no effect with AWS's signer for Python, and why.
+_AWS_OPTIONS_WITHOUT_EFFECT = {
+    "awsAddDefaultProviders": "if a profile or role gives no credentials, no others are tried",
+    "awsMaxBackOffTimeMs": _AWS_RETRIES,
+    "awsMaxRetries": _AWS_RETRIES,
+    "awsMskRegionProvider": "the region is read from bootstrap.servers, else from AWS_REGION",
+    "awsRoleAccessKeyId": _FOR_THE_ROLE,
+    "awsRoleExternalId": "AWS's signer sends none; a profile with role_arn and external_id does, which awsProfileName can name",
+    "awsRoleSecretAccessKey": _FOR_THE_ROLE,
+    "awsRoleSessionToken": _FOR_THE_ROLE,
+    "awsShouldUseFips": "AWS's Python library reads AWS_USE_FIPS_ENDPOINT",
+    "awsStsRegion": "AWS's Python library chooses the endpoint, as AWS_DEFAULT_REGION and AWS_STS_REGIONAL_ENDPOINTS say",
+}
 
 
 def _aws_problems(_: Mapping[str, Any], entry: JaasEntry) -> Iterator[str]:
-    bad_names = sorted(set(entry.names()) - _AWS_OPTIONS)
-    if bad_names:
-        yield f"sasl.jaas.config: {len(bad_names)} options of IAMLoginModule are not known; use {', '.join(sorted(_AWS_OPTIONS))}"
+    """Names that Amazon does not have are not shown: in a malformed text, they may be parts of a password."""
+    for name in sorted(_AWS_OPTIONS_WITHOUT_EFFECT.keys() & entry.names()):
+        warn_once("sasl.jaas.config: %s of IAMLoginModule has no effect: %s", name, _AWS_OPTIONS_WITHOUT_EFFECT[name])
+    unknown_count = len(set(entry.names()) - _AWS_OPTIONS_WITHOUT_EFFECT.keys() - set(_AWS_OPTIONS))
+    if unknown_count:
+        subject = "an option of IAMLoginModule is" if unknown_count == 1 else f"{unknown_count} options of IAMLoginModule are"
+        yield f"sasl.jaas.config: {subject} not known; use {', '.join(_AWS_OPTIONS)}"
 
 
 _RULES = {

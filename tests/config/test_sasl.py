@@ -151,7 +151,7 @@ def test_a_spark_users_options_are_accepted_unchanged(prefix: str, mechanism: st
         ),
         (
             {"sasl__mechanism": "AWS_MSK_IAM", "sasl__jaas__config": f'IAMLoginModule required awsSecret="{CANARY}";'},
-            "1 options of IAMLoginModule are not known; use awsDebugCreds,",
+            "an option of IAMLoginModule is not known; use awsProfileName,",
         ),
     ],
 )
@@ -292,3 +292,28 @@ def test_a_name_without_a_directory_allows_a_file_that_spark_has_sent(monkeypatc
     for path in ("assertion.jwt", "/tmp/spark-1/userFiles-2/assertion.jwt"):
         assert accepted(**ASSERTION, sasl__oauthbearer__assertion__file=path)
     assert ALLOWED_FILES in problem_of(**ASSERTION, sasl__oauthbearer__assertion__file="/tmp/other.jwt")
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("awsAddDefaultProviders", "awsMaxBackOffTimeMs", "awsMaxRetries", "awsMskRegionProvider", "awsRoleAccessKeyId"),
+        *("awsRoleExternalId", "awsRoleSecretAccessKey", "awsRoleSessionToken", "awsShouldUseFips", "awsStsRegion"),
+    ],
+)
+def test_an_option_of_amazons_login_module_without_effect_is_a_warning_that_says_why(
+    name: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A job that came from Java with awsMaxRetries="7" was refused: "1 options of IAMLoginModule are not known". awsStsRegion was
+    accepted, and nobody said that it has no effect."""
+    accepted(sasl__mechanism="AWS_MSK_IAM", sasl__jaas__config=f'IAMLoginModule required awsRoleArn="r" {name}="{CANARY}";')
+    (message,) = [record.getMessage() for record in caplog.records]
+    assert message.startswith(f"sasl.jaas.config: {name} of IAMLoginModule has no effect: ")
+    assert CANARY not in message
+
+
+def test_options_of_amazons_login_module_with_an_effect_are_accepted_silently(caplog: pytest.LogCaptureFixture) -> None:
+    names = ("awsProfileName", "awsRoleArn", "awsRoleSessionName", "awsDebugCreds")
+    options = " ".join(f'{name}="{CANARY}"' for name in names)
+    accepted(sasl__mechanism="AWS_MSK_IAM", sasl__jaas__config=f"IAMLoginModule required {options};")
+    assert caplog.records == []
