@@ -8,6 +8,7 @@
     serializer_config.py     SerializerConfig: the options of the producer's Avro serializers
     registry_config.py       RegistryConfig: the options of a schema registry under Confluent's names
     keys_without_effect.py   keys that are accepted with a warning
+    other_clients.py         what the options of librdkafka and kafka-python are here
     sasl.py                  what the SASL options mean together, and their rules
     jaas.py                  the syntax of sasl.jaas.config
     dotted_names.py          names of Python classes and functions in options, and how they are loaded

@@ -10,6 +10,7 @@ from typing import Any
 
 from spark_kafka_sink.config.dotted_names import KAFKAS_PARTITIONERS
 from spark_kafka_sink.config.option import Option, nearest_key, warn_once
+from spark_kafka_sink.config.other_clients import names_to_replace, reason_without_effect, remedies
 
 JVM = "it is a class or setting of the Java virtual machine"
 _BYTES = "keys and values are passed as bytes or text"
@@ -64,6 +65,12 @@ _CONSUMER_KEYS = frozenset(
         *("group.instance.id", "group.protocol", "group.remote.assignor", "heartbeat.interval.ms", "isolation.level"),
         *("key.deserializer", "max.partition.fetch.bytes", "max.poll.interval.ms", "max.poll.records"),
         *("partition.assignment.strategy", "session.timeout.ms", "value.deserializer"),
+        # of librdkafka's consumers
+        *("auto.commit.enable", "consume.callback.max.messages", "consume_cb", "coordinator.query.interval.ms"),
+        *("enable.auto.offset.store", "enable.partition.eof", "fetch.error.backoff.ms", "fetch.message.max.bytes"),
+        *("fetch.queue.backoff.ms", "fetch.wait.max.ms", "group.protocol.type", "offset.store.method", "offset.store.path"),
+        *("offset.store.sync.interval.ms", "offset_commit_cb", "on_commit", "queued.max.messages.kbytes"),
+        *("queued.min.messages", "rebalance_cb", "share.acknowledgement.mode"),
     )
 )
 _PROVIDER_PREFIX = "config.providers."  # followed by a provider's name, and its class or one of its parameters
@@ -89,9 +96,11 @@ def keys_for_plugins(
         for key, value in given_values.items()
         if key not in known_options and key not in PRODUCER_KEYS_WITHOUT_EFFECT and not key.startswith(_PROVIDER_PREFIX)
     }
+    for remedy in remedies(names_to_replace(plugin_options, known_options), prefix):
+        warn_once("%s. As written, only plug-ins receive it", remedy)
     for key in plugin_options.keys() - _CONSUMER_KEYS:
         nearest = nearest_key(key, known_options)
-        if nearest:
+        if nearest and reason_without_effect(key, prefix) is None:
             warn_once("Option '%s%s' is passed to the plug-ins; did you mean '%s%s'?", prefix, key, prefix, nearest)
     return plugin_options
 
@@ -105,6 +114,8 @@ def warn_of_keys_without_effect(given_keys: Iterable[str], known_options: Mappin
             warn_once("Option '%s%s' has no effect: %s", prefix, key, _PROVIDERS)
         elif key in _CONSUMER_KEYS:
             warn_once("Option '%s%s' has no effect: %s", prefix, key, FOR_READING)
+        elif key not in known_options and (reason := reason_without_effect(key, prefix)) is not None:
+            warn_once("Option '%s%s' has no effect: %s", prefix, key, reason)
         elif key not in known_options:
             nearest = nearest_key(key, [*known_options, *PRODUCER_KEYS_WITHOUT_EFFECT])
             hint = f"; did you mean '{prefix}{nearest}'?" if nearest else ""

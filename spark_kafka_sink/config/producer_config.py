@@ -32,6 +32,7 @@ from spark_kafka_sink.config.option import (
     reference_problem,
     warn_once,
 )
+from spark_kafka_sink.config.other_clients import names_to_replace, remedies
 from spark_kafka_sink.config.producer_rules import ACKS_ALL, PRODUCER_RULES, OptionValues
 from spark_kafka_sink.config.secret import Secret
 from spark_kafka_sink.config.security_config import SecurityConfig
@@ -230,12 +231,17 @@ class ProducerConfig(SecurityConfig):
         values["plugin_options"] = keys_for_plugins(given_values, values, PRODUCER_KEYS, prefix)
         if "config.providers" in given_values:  # without this key, Java does not look for references either
             problems.extend(reference_problem(key) for key, value in values["plugin_options"].items() if holds_reference(value))
-        warn_of_keys_without_effect([key for key in given_values if key not in values["plugin_options"]], PRODUCER_KEYS, prefix)
+        names_of_others = names_to_replace(given_values, PRODUCER_KEYS)
+        used_names = {*names_of_others, *values["plugin_options"]}
+        warn_of_keys_without_effect([key for key in given_values if key not in used_names], PRODUCER_KEYS, prefix)
         if defaults:
             _lower_defaults(values, options, invalid_keys)
+        invalid_keys |= {counterpart.key for counterpart in names_of_others.values()}  # no rule asks for what a remedy names
         for keys, rule in PRODUCER_RULES:
             if invalid_keys.isdisjoint(keys):
                 problems.extend(rule(values) or ())  # None from a rule that changes values
+        if problems or not names_of_others.keys() <= values["plugin_options"].keys():
+            problems[:0] = remedies(names_of_others, prefix)
         return cls(**values)
 
     def to_mapping(self) -> dict[str, object]:

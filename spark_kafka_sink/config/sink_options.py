@@ -27,8 +27,10 @@ from spark_kafka_sink.config.option import (
     read_all,
     warn_once,
 )
+from spark_kafka_sink.config.other_clients import counterpart_of
 from spark_kafka_sink.config.producer_config import PRODUCER_KEYS, ProducerConfig
 from spark_kafka_sink.config.producer_rules import ACKS_ALL
+from spark_kafka_sink.config.secret import Secret
 from spark_kafka_sink.config.topic_names import TOPIC_NAME_RULE, is_topic_name
 
 if TYPE_CHECKING:
@@ -159,6 +161,9 @@ class SinkOptions(FormatOptions):
         registry_names = _registry_names(given_options)
         other_options = {name: value for name, value in given_options.items() if name not in registry_names}
         concealed_options = conceal(other_options, PRODUCER_KEYS, PRODUCER_PREFIX)
+        for name, value in concealed_options.items():
+            if isinstance(value, str) and not _is_of_others(name):
+                concealed_options[name] = Secret(value)  # the option may be misspelt, or lack its prefix
         if registry_names:
             from spark_kafka_sink.config.registry_config import RegistryConfig
 
@@ -243,6 +248,11 @@ def _unknown_options(options: Mapping[str, object]) -> Iterator[str]:
             continue
         if name == "path":
             warn_once("Option 'path' has no effect: rows go to Kafka. Write .save() without a path, and .option(\"topic\", …)")
+            continue
+        client, counterpart = counterpart_of(name)
+        if client and PRODUCER_PREFIX + name not in known_names:
+            hint = f"write {counterpart.text(PRODUCER_PREFIX)}" if counterpart.key else f"remove it, as {counterpart.note}"
+            yield f"Unknown option '{name}'. It is an option of {client}: {hint}"
             continue
         nearest = known_names.get(PRODUCER_PREFIX + name) or _nearest(name, known_names)
         hint = f"Did you mean '{nearest}'?" if nearest else f"The sink's own are {', '.join(_SINK_KEYS.values())}."

@@ -19,11 +19,12 @@ import threading
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, overload
+from typing import TYPE_CHECKING, Any, Never, overload
 
 import pyarrow as pa
 
 from spark_kafka_sink.clock import Clock
+from spark_kafka_sink.config.other_clients import problem_of_arguments
 from spark_kafka_sink.config.producer_config import ProducerConfig
 from spark_kafka_sink.errors import IllegalStateError, KafkaError, KafkaTimeoutError, ProducerClosedError, fresh_copy
 from spark_kafka_sink.network.cluster import PartitionInfo
@@ -75,7 +76,24 @@ class KafkaProducer(TransactionalMethods):
     closes_at_exit = True  # False if others close it in time
     client_id = ""  # until the configuration is read: a traceback with locals shows unfinished producers too
 
-    def __init__(self, config: Mapping[str, object], *, clock: Clock | None = None, largest_record: int = 0) -> None:
+    @overload
+    def __init__(self, config: Mapping[str, object], *, clock: Clock | None = None, largest_record: int = 0) -> None: ...
+
+    @overload
+    def __init__(self, config: Never, **arguments: Never) -> None: ...
+
+    def __init__(
+        self,
+        config: Mapping[str, object] | None = None,
+        *,
+        clock: Clock | None = None,
+        largest_record: int = 0,
+        **arguments: object,
+    ) -> None:
+        if config is None or arguments:
+            argument_names = list(arguments)
+            arguments.clear()  # see below
+            raise TypeError(problem_of_arguments(argument_names))
         serializers = {option: config.get(option) for option in ("key.serializer", "value.serializer")}
         # From here on none of our frames holds the caller's options: a traceback with locals would show their secrets.
         avro_parts = [option.partition(".")[0] for option, serializer in serializers.items() if is_avro(serializer)]

@@ -301,9 +301,7 @@ def test_a_name_without_a_directory_allows_a_file_that_spark_has_sent(monkeypatc
         *("awsRoleExternalId", "awsRoleSecretAccessKey", "awsRoleSessionToken", "awsShouldUseFips", "awsStsRegion"),
     ],
 )
-def test_an_option_of_amazons_login_module_without_effect_is_a_warning_that_says_why(
-    name: str, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_an_option_of_amazons_login_module_without_effect_is_a_warning(name: str, caplog: pytest.LogCaptureFixture) -> None:
     """A job that came from Java with awsMaxRetries="7" was refused: "1 options of IAMLoginModule are not known". awsStsRegion was
     accepted, and nobody said that it has no effect."""
     accepted(sasl__mechanism="AWS_MSK_IAM", sasl__jaas__config=f'IAMLoginModule required awsRoleArn="r" {name}="{CANARY}";')

@@ -1,4 +1,4 @@
-"""Each line that ends in `# error` has a name that does not exist, or a value of a wrong type. Type checkers find all five."""
+"""Each line that ends in `# error` has a name that does not exist, or a value of a wrong type. Type checkers find all six."""
 
 import spark_kafka_sink
 from spark_kafka_sink import KafkaProducer, TransactionClient
@@ -11,5 +11,7 @@ with KafkaProducer({"bootstrap.servers": "localhost:9092"}) as producer:
 
 with TransactionClient({"bootstrap.servers": "localhost:9092"}) as client:
     client.fence(["orders-1"], timeout_ms="soon")  # error
+
+KafkaProducer(bootstrap_servers="localhost:9092")  # error
 
 from spark_kafka_sink import KafkaProduser as KafkaProduser  # noqa: E402  # error
