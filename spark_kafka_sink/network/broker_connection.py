@@ -20,7 +20,7 @@ from spark_kafka_sink.network.background import Outcome
 from spark_kafka_sink.network.backoff import ExponentialBackoff
 from spark_kafka_sink.network.cluster import Node
 from spark_kafka_sink.network.framing import Framing
-from spark_kafka_sink.network.handshake import Handshake, HandshakeRequest, LoginDetection, NodeApiVersions, Session, Step
+from spark_kafka_sink.network.handshake import Handshake, LoginDetection, NodeApiVersions, RequestStep, Session, Step
 from spark_kafka_sink.network.kafka_client import ClientRequest, InFlightRequest
 from spark_kafka_sink.network.selector import Selector
 from spark_kafka_sink.network.transport import Address
@@ -99,7 +99,8 @@ class BrokerConnection:
         """Forget what belongs to one TCP connection."""
         self.is_resolving = False  # the background worker looks up the node's name
         self.framing: Framing | None = None  # from the start of a TCP connection on
-        self.next_request: HandshakeRequest | None = None  # of the handshake, until it can be sent
+        self.next_request: RequestStep | None = None  # of the handshake, until it can be sent
+        self._step_message: Request[Any] | None = None  # the last request of a handshake
         self.api_versions: NodeApiVersions | None = None  # from the end of the first handshake on
         self._handshake: Handshake | None = None  # while the connection is not ready, or its session is being renewed
         self._renew_session_at_ms = NEVER_MS
@@ -262,11 +263,15 @@ class BrokerConnection:
         """Send the next request of the handshake, if there is one and the connection can take it now."""
         request = self.next_request
         if request is not None and self.can_write():
-            self.next_request = None
+            self.next_request, self._step_message = None, request.message
             if self.is_connecting:
                 self._transition_to(ConnectionState.CHECKING_API_VERSIONS)
                 self._reset_setup_timeout()
             self.send_internal(request.message, now_ms, request.version)
+
+    def is_step(self, message: Request[Any]) -> bool:
+        """Whether the handshake waits for the answer to this request."""
+        return message is self._step_message
 
     def begin_reauthentication(self) -> None:
         """Take no requests of callers until `become_ready`. The connection must be READY."""

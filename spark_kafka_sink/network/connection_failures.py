@@ -46,7 +46,10 @@ class ConnectionFailures:
             reason += f" (before it was ready; does this listener speak {self._security_protocol}?)"
             logger.warning("! node %d: connection to %s was lost: %s", node_id, address, reason)
         elif disconnect.state is ChannelState.ESTABLISHED and connection.login_detection.awaits_first_answer:
-            reason += f" (before it answered; is security.protocol={self._security_protocol} right for this listener?)"
+            if connection.login_detection.has_answered:
+                reason += f" (instead of answering {_request_text(connection)})"
+            else:
+                reason += f" (before it answered; is security.protocol={self._security_protocol} right for this listener?)"
             logger.warning("! node %d: connection to %s was lost: %s", node_id, address, reason)
         else:
             logger.debug("= node %d: disconnected from %s: %s", node_id, address, reason)
@@ -100,3 +103,9 @@ class ConnectionFailures:
     def _cluster_connections(self) -> list[BrokerConnection | None]:
         """A connection for each broker of the cluster; None before the first attempt to connect."""
         return [self._connections.get(node.id) for node in self._metadata.cluster().nodes]
+
+
+def _request_text(connection: BrokerConnection) -> str:
+    """The request that the broker would have answered next."""
+    name = type(connection.in_flight[0].request.message).__name__.removesuffix("Request") if connection.in_flight else ""
+    return f"{name} v{connection.in_flight[0].version}" if name else "a request"

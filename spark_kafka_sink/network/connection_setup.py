@@ -88,8 +88,9 @@ class ConnectionSetup:
 
     def handle_connected(self, connection: BrokerConnection, now_ms: int) -> None:
         """Start the handshake: the TCP (and TLS) connection is established."""
-        must_ask_mechanisms = connection.login_detection.note_handshake()
-        steps = handshake(self.login, connection.node.host, must_ask_mechanisms=must_ask_mechanisms)
+        is_doubted = connection.login_detection.note_handshake()
+        host = connection.node.host
+        steps = handshake(self.login, host, must_ask_mechanisms=is_doubted, must_probe=is_doubted)
         self._take_step(connection, connection.begin_handshake(steps), now_ms)
 
     def renew_session(self, connection: BrokerConnection, now_ms: int) -> None:
@@ -107,6 +108,7 @@ class ConnectionSetup:
             self.worker.start(connection.node.id, step.work, now_ms + self.request_timeout_ms)
         else:
             connection.next_request = step
+            connection.login_detection.note_step(step)
 
     def handle_finished_work(self, now_ms: int) -> bool:
         """Continue where background work has finished, and close connections whose work is overdue. Returns whether any was."""
@@ -161,7 +163,7 @@ class ConnectionSetup:
     def _become_ready(self, connection: BrokerConnection, session: Session, now_ms: int) -> None:
         connection.become_ready(session, now_ms)
         if self.login is None:
-            connection.login_detection.note_ready(session.mechanisms)  # note_accepted() follows with the first answer
+            connection.login_detection.note_ready()  # note_accepted() follows with the first answer
         else:
             connection.note_accepted()
         self.metadata.report_reachable(connection.node.address)

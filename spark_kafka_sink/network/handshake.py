@@ -19,6 +19,7 @@ from spark_kafka_sink.network.sasl.login import Exchange, Login
 from spark_kafka_sink.protocol.api_keys import API_TABLE, ApiKey
 from spark_kafka_sink.protocol.error_codes import Errors
 from spark_kafka_sink.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
+from spark_kafka_sink.protocol.messages.metadata import MetadataRequest
 from spark_kafka_sink.protocol.messages.sasl_authenticate import SaslAuthenticateRequest, SaslAuthenticateResponse
 from spark_kafka_sink.protocol.messages.sasl_handshake import SaslHandshakeRequest, SaslHandshakeResponse
 from spark_kafka_sink.protocol.schema import Request
@@ -36,7 +37,17 @@ class HandshakeRequest(NamedTuple):
     version: int
 
 
-Step = HandshakeRequest | BackgroundWork
+class LoginProbe(NamedTuple):
+    """A HandshakeRequest. If the broker closes the connection instead of answering, the listener demands a login by one of
+    these SASL mechanisms."""
+
+    message: Request[Any]
+    version: int
+    mechanisms: tuple[str, ...]
+
+
+RequestStep = HandshakeRequest | LoginProbe
+Step = RequestStep | BackgroundWork
 
 
 class Session(NamedTuple):
@@ -85,13 +96,16 @@ class NodeApiVersions:
         return f"NodeApiVersions({self._ranges}, {self.finalized_features})"
 
 
-def handshake(login: Login | None = None, host: str = "", *, must_ask_mechanisms: bool = False) -> Handshake:
+def handshake(
+    login: Login | None = None, host: str = "", *, must_ask_mechanisms: bool = False, must_probe: bool = False
+) -> Handshake:
     """Yield each request that a new connection sends before it is ready; receive its response.
 
     Args:
         login: the credentials; None without SASL.
         host: the broker's host name, as the client connected to it.
         must_ask_mechanisms: without a login, ask which SASL mechanisms the listener offers.
+        must_probe: if it offers some, also send a request that a listener with SASL answers only after a login.
 
     Raises:
         AuthenticationError: the broker rejects the credentials, or is not the broker they are for.
@@ -105,6 +119,9 @@ def handshake(login: Login | None = None, host: str = "", *, must_ask_mechanisms
         lifetime_ms = (yield from authenticate(login, host, NodeApiVersions(answer))).lifetime_ms
     api_versions = yield from _ask_versions()
     mechanisms = (yield from _ask_mechanisms(api_versions)) if login is None and must_ask_mechanisms else ()
+    if mechanisms and must_probe:
+        request = MetadataRequest(topics=(), allow_auto_topic_creation=False)
+        yield LoginProbe(request, api_versions.latest_usable_version(ApiKey.METADATA), mechanisms)
     return Session(api_versions, lifetime_ms, mechanisms)
 
 
@@ -212,35 +229,42 @@ class LoginDetection:
 
     A listener with SASL answers ApiVersions from any client, and closes the connection without an answer at the next request.
     After a connection is lost that way, the handshake of the next one asks for the SASL mechanisms that the listener offers. If
-    it offers some, and that connection is lost the same way too, the listener demands a login.
+    it offers some, the handshake also sends a request for metadata. If the connection is lost instead of an answer, the listener
+    demands a login. If there is an answer, it demands none, and closes connections for another reason.
     """
 
     def __init__(self) -> None:
-        self._must_ask_mechanisms = False
-        self._mechanisms: tuple[str, ...] = ()  # that the listener offered in the handshake of the present connection
+        self._is_doubted = False
+        self._mechanisms: tuple[str, ...] = ()  # that the listener offers; while the handshake waits for the answer that decides
+        self.has_answered = False  # without a login, on any connection so far: the listener demanded none then
         self.awaits_first_answer = False  # the present connection is ready, without a login, and has answered no request since
 
     def note_handshake(self) -> bool:
-        """A handshake begins. Whether it must ask for mechanisms: once after a connection was lost before its first answer."""
-        must_ask_mechanisms, self._must_ask_mechanisms = self._must_ask_mechanisms, False
-        return must_ask_mechanisms
+        """A handshake begins. Whether it must find out more: once after a connection was lost before its first answer."""
+        is_doubted, self._is_doubted = self._is_doubted, False
+        return is_doubted
 
-    def note_ready(self, mechanisms: tuple[str, ...]) -> None:
-        """The connection is ready, without a login. `mechanisms`: what the listener offers, if it was asked."""
+    def note_step(self, step: RequestStep) -> None:
+        """The handshake sends its next request."""
+        self._mechanisms = step.mechanisms if isinstance(step, LoginProbe) else ()
+
+    def note_ready(self) -> None:
+        """The connection is ready, without a login."""
         self.awaits_first_answer = True
-        self._mechanisms = mechanisms
+        self.has_answered |= bool(self._mechanisms)
+        self._mechanisms = ()
 
     def note_answered(self) -> None:
         """The broker has answered a request on the connection that is ready."""
-        self.awaits_first_answer = False
+        self.awaits_first_answer, self.has_answered = False, True
 
     def detected_error(self) -> AuthenticationError | None:
         """The error for a connection that the broker has just closed for lack of a login; None if there was another reason."""
-        return missing_login_error(self._mechanisms) if self.awaits_first_answer and self._mechanisms else None
+        return missing_login_error(self._mechanisms) if self._mechanisms else None
 
     def note_closed_by_broker(self) -> None:
         """The broker has closed the connection. `note_ended` must follow."""
-        self._must_ask_mechanisms |= self.awaits_first_answer
+        self._is_doubted |= self.awaits_first_answer
 
     def note_ended(self) -> None:
         """The connection has ended, whoever closed it: forget what belongs to it."""

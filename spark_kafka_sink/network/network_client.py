@@ -355,10 +355,11 @@ class NetworkClient:
         self._maybe_throttle(connection, response, now_ms)
         if not oldest_request.is_internal:
             return
-        if isinstance(response.message, MetadataResponse):
-            self._updater.handle_response(oldest_request.request.message, response.message, response.version, now_ms)
-        else:
+        if connection.is_step(oldest_request.request.message):
             self._setup.advance_handshake(connection, Outcome(response.message, None), now_ms)
+        else:
+            assert isinstance(response.message, MetadataResponse)
+            self._updater.handle_response(oldest_request.request.message, response.message, response.version, now_ms)
         if connection.in_flight and connection.in_flight[0] is oldest_request:  # else the answer has ended the connection
             connection.in_flight.popleft()
 

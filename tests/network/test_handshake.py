@@ -13,18 +13,27 @@ from hypothesis import strategies as st
 from spark_kafka_sink.config.secret import Secret, SecretBytes
 from spark_kafka_sink.errors import AuthenticationError, BrokerError, KafkaError, UnsupportedVersionError
 from spark_kafka_sink.network.background import BackgroundWork
-from spark_kafka_sink.network.handshake import NodeApiVersions, Session, Step, authenticate, handshake, missing_login_error
+from spark_kafka_sink.network.handshake import (
+    LoginProbe,
+    NodeApiVersions,
+    Session,
+    Step,
+    authenticate,
+    handshake,
+    missing_login_error,
+)
 from spark_kafka_sink.network.sasl.login import Exchange, Login, PlainLogin
 from spark_kafka_sink.network.sasl.oauthbearer import OAuthBearerLogin
 from spark_kafka_sink.network.sasl.scram import ScramLogin
 from spark_kafka_sink.network.sasl.tokens import OAuthBearerToken, RefreshWindow, TokenCache
-from spark_kafka_sink.protocol.api_keys import ApiKey
+from spark_kafka_sink.protocol.api_keys import API_TABLE, ApiKey
 from spark_kafka_sink.protocol.messages.api_versions import (
     ApiVersion,
     ApiVersionsRequest,
     ApiVersionsResponse,
     FinalizedFeatureKey,
 )
+from spark_kafka_sink.protocol.messages.metadata import MetadataRequest, MetadataResponse
 from spark_kafka_sink.protocol.messages.sasl_authenticate import SaslAuthenticateRequest, SaslAuthenticateResponse
 from spark_kafka_sink.protocol.messages.sasl_handshake import SaslHandshakeRequest, SaslHandshakeResponse
 from spark_kafka_sink.protocol.schema import Message
@@ -120,6 +129,17 @@ def test_a_listener_that_is_doubted_tells_the_logins_that_it_may_demand() -> Non
     assert error.condition == "KAFKA_AUTHENTICATION_FAILED"
     assert error.message.startswith("this listener demands a login")
     assert error.message.endswith("those it offers: PLAIN, GSSAPI")
+
+
+def test_a_listener_that_names_logins_is_asked_for_more_than_versions() -> None:
+    """Mechanisms alone prove nothing: Redpanda names them where it demands no login."""
+    steps = handshake(must_ask_mechanisms=True, must_probe=True)
+    next(steps)
+    steps.send(api_versions())
+    probe = steps.send(SaslHandshakeResponse(error_code=33, mechanisms=("PLAIN",)))
+    request = MetadataRequest(topics=(), allow_auto_topic_creation=False)
+    assert probe == LoginProbe(request, API_TABLE[ApiKey.METADATA].max_version, ("PLAIN",))
+    finish(steps, MetadataResponse())
 
 
 @pytest.mark.parametrize("error_code", [0, 34, 35, -1, 999])

@@ -22,7 +22,7 @@ from spark_kafka_sink.network.background import BackgroundWork, outcome_of, outc
 from spark_kafka_sink.network.cluster import address_text
 from spark_kafka_sink.network.dns import Resolver, look_up, resolve
 from spark_kafka_sink.network.framing import Framing
-from spark_kafka_sink.network.handshake import HandshakeRequest, NodeApiVersions, Session, handshake, missing_login_error
+from spark_kafka_sink.network.handshake import NodeApiVersions, RequestStep, Session, handshake, missing_login_error
 from spark_kafka_sink.network.network_client import transport_factory
 from spark_kafka_sink.network.sasl.login import Login
 from spark_kafka_sink.network.selector import ChannelState, Disconnect, Selector
@@ -239,7 +239,7 @@ class _ContactRun:
             session: Session = stop.value
             return session
 
-    def _note_login(self, step: HandshakeRequest) -> None:
+    def _note_login(self, step: RequestStep) -> None:
         """Pass on to VERSION when the login has succeeded: the handshake then asks for versions again, not in version 0."""
         if self._contact.stage is Stage.LOGIN and step.message.API_KEY is ApiKey.API_VERSIONS and step.version > 0:
             self._contact.user = "" if self._login is None else self._login.user_text

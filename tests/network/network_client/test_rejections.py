@@ -15,7 +15,9 @@ from spark_kafka_sink.network.selector import ChannelState
 from spark_kafka_sink.protocol.api_keys import ApiKey
 from spark_kafka_sink.protocol.error_codes import Errors
 from spark_kafka_sink.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
+from spark_kafka_sink.protocol.messages.init_producer_id import InitProducerIdRequest
 from spark_kafka_sink.protocol.messages.metadata import MetadataRequest
+from spark_kafka_sink.protocol.messages.produce import ProduceRequest
 from spark_kafka_sink.protocol.messages.sasl_handshake import SaslHandshakeResponse
 from spark_kafka_sink.protocol.schema import Message
 from tests.fakes.fake_selector import SentRequest
@@ -191,30 +193,68 @@ def test_a_broker_that_hung_up_unanswered_is_asked_once_which_logins_it_demands(
     assert net.client.login_rejection(1) is None
 
 
-def test_a_broker_that_hangs_up_again_after_telling_its_logins_demands_one(net: Net) -> None:
+def hang_up_on(net: Net, *kinds: type[Message]) -> None:
+    """From now on brokers that name mechanisms close the connection instead of answering such a request."""
     net.logins = SaslHandshakeResponse(error_code=Errors.UNSUPPORTED_SASL_MECHANISM.number, mechanisms=("PLAIN",))
+
+    def hang_up(request: SentRequest) -> Message | None:
+        if isinstance(request.message, kinds):
+            net.selector.lose(request.node_id)
+            return None
+        return net.answer(request) or (INIT_RESPONSE if isinstance(request.message, InitProducerIdRequest) else None)
+
+    net.selector.answer = hang_up
+
+
+def test_a_broker_that_hangs_up_on_metadata_after_telling_its_logins_demands_one(net: Net) -> None:
     net.connect(1)
-    net.cluster = None  # not even metadata is answered
-    reconnect(net)
+    hang_up_on(net, MetadataRequest)
     net.selector.lose(1)
     net.poll()
+    net.clock.advance(2000)
+    net.ready(1)
+    net.poll(4)
     error = net.client.login_rejection(1)  # it has hung up twice
     assert error is not None
     assert error.message.startswith("node 1 (broker1:9011): this listener demands a login")
     assert error.message.endswith("one of those it offers: PLAIN")
 
 
+def test_a_broker_that_hangs_up_on_one_request_demands_no_login(net: Net, caplog: pytest.LogCaptureFixture) -> None:
+    """Redpanda names mechanisms on any listener. One that closed the connection at Produce, twice, was said to demand a login,
+    though it answered everything else: all rows failed, and the user looked for a login that is not needed."""
+    net.connect(1)
+    hang_up_on(net, ProduceRequest)
+    for _ in range(4):
+        net.clock.advance(2000)
+        net.connect(1)
+        net.send(1, ProduceRequest(acks=1, timeout_ms=1, topic_data=()))
+        net.poll(3)
+        assert net.client.is_disconnected(1)
+        assert net.client.login_rejection(1) is None
+    net.metadata.raise_error_for_topic("orders")
+    assert asked_for_logins(net) >= 1
+    last_warning = [record.getMessage() for record in caplog.records if "node 1" in record.getMessage()][-1]
+    assert "(instead of answering Produce v" in last_warning
+    assert "security.protocol" not in last_warning
+
+
+def test_a_listener_that_gets_sasl_later_is_found_out_all_the_same(net: Net) -> None:
+    net.connect(1)
+    net.selector.respond(net.send(1), INIT_RESPONSE)
+    net.poll(2)
+    hang_up_on(net, MetadataRequest, InitProducerIdRequest)
+    net.selector.lose(1)
+    for _ in range(3):
+        net.poll(4)
+        net.clock.advance(2000)
+        net.ready(1)
+    assert "demands a login" in str(net.client.login_rejection(1))
+
+
 def test_a_cluster_that_demands_a_login_raises_for_whoever_waits(net: Net) -> None:
     """No broker lets anybody in; each connection becomes ready, and is lost at the first request."""
-    net.logins = SaslHandshakeResponse(error_code=Errors.UNSUPPORTED_SASL_MECHANISM.number, mechanisms=("PLAIN",))
-    net.cluster = None
-
-    def hang_up(request: SentRequest) -> Message | None:
-        if isinstance(request.message, MetadataRequest):
-            net.selector.lose(request.node_id)
-        return net.answer(request)
-
-    net.selector.answer = hang_up
+    hang_up_on(net, MetadataRequest)
     poll_until_refused(net, "one of those it offers: PLAIN")
     assert len(net.selector.attempts) == 4
 
@@ -222,7 +262,6 @@ def test_a_cluster_that_demands_a_login_raises_for_whoever_waits(net: Net) -> No
 def test_a_connection_that_was_doubted_and_never_used_may_be_closed_as_idle(net: Net) -> None:
     net.logins = SaslHandshakeResponse(error_code=Errors.UNSUPPORTED_SASL_MECHANISM.number, mechanisms=("PLAIN",))
     net.connect(1)
-    net.cluster = None
     reconnect(net)
     net.selector.lose(1, "idle", ChannelState.EXPIRED)
     net.poll()
