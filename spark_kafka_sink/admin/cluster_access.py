@@ -60,12 +60,11 @@ class ClusterAccess:
 
     def timeout_error(self, item_text: str, timeout_ms: int, trouble: str) -> KafkaTimeoutError:
         """The error when `item_text` has no answer in time. `trouble`: why it has none yet; "": not known."""
-        connection_error = self.metadata.last_connection_error()
+        since_ms = self.clock.now_ms() - timeout_ms
         if self.metadata.cluster().is_bootstrap:
             return KafkaTimeoutError(
-                f"no broker answered: {connection_error or 'no connection failed, but there was no response'}; check"
-                f" bootstrap.servers and the network ({item_text}, within {timeout_ms} ms)",
+                f"{self.metadata.silence_text(since_ms)} ({item_text}, within {timeout_ms} ms)",
                 condition="KAFKA_BROKER_UNREACHABLE",
             )
-        reason = trouble or connection_error or "it has not been sent"
+        reason = "; ".join(filter(None, (trouble, self.metadata.last_trouble(since_ms)))) or "it has not been sent"
         return KafkaTimeoutError(f"{item_text} was not answered within {timeout_ms} ms; the last trouble: {reason}")

@@ -43,6 +43,14 @@ _REJECTION_ERRORS = (Errors.INVALID_TOPIC_EXCEPTION, Errors.TOPIC_AUTHORIZATION_
 _MAX_QUOTED_BROKERS = 10  # that could not be reached, in one message
 
 
+class _Throttle(NamedTuple):
+    """A broker has answered and then read nothing from its connection for a while, because of a quota."""
+
+    address: str
+    throttle_ms: int
+    ends_ms: int
+
+
 class LeaderAndEpoch(NamedTuple):
     """The leader of a partition, by its node id, and the leader epoch; None: there is none, or it is not known."""
 
@@ -102,6 +110,7 @@ class Metadata:
         self._rejected_topics: dict[str, ErrorCode] = {}  # the cluster's unauthorized and invalid topics
         self._topic_errors: dict[str, ErrorCode] = {}  # a copy of _rejected_topics, which raise_error_for_topic() empties
         self._connection_errors: dict[str, str] = {}  # host:port -> why it could not be reached; latest last
+        self._throttles: dict[int, _Throttle] = {}  # by node id: the last one
         self._is_closed = False
         self._ended_by: KafkaError | None = None
         self.bootstrap(config.bootstrap_servers)
@@ -200,9 +209,11 @@ class Metadata:
             ProducerClosedError: this object is closed; if an error ended the producer, a copy of that error instead.
             KafkaError: a fatal error, such as a failed authentication, which one waiting caller gets; or a permanent one.
         """
-        deadline_ms = self._clock.now_ms() + timeout_ms
-        if not self._waiters.wait_until(lambda: self._raise_or_compare_locked(last_version), self._clock, deadline_ms):
-            hint = self.last_connection_error()
+        started_ms = self._clock.now_ms()
+        if not self._waiters.wait_until(
+            lambda: self._raise_or_compare_locked(last_version), self._clock, started_ms + timeout_ms
+        ):
+            hint = self.last_trouble(started_ms)
             raise KafkaTimeoutError(f"no broker answered with metadata within {timeout_ms} ms{f'; {hint}' if hint else ''}")
 
     def _raise_or_compare_locked(self, version: int) -> bool:
@@ -249,6 +260,33 @@ class Metadata:
             problems = [f"{address}: {reason}" for address, reason in self._connection_errors.items()]
             suffix = f"; and {len(problems) - _MAX_QUOTED_BROKERS:,} more" if len(problems) > _MAX_QUOTED_BROKERS else ""
             return "; ".join(problems[-_MAX_QUOTED_BROKERS:]) + suffix or None
+
+    def last_trouble(self, since_ms: int, node_id: int | None = None) -> str | None:
+        """Why brokers do not answer: they could not be reached, or throttle this client since then. `node_id`: throttles of
+        this node only. None: neither."""
+        return "; ".join(filter(None, (self.last_connection_error(), self._throttle_text(since_ms, node_id)))) or None
+
+    def _throttle_text(self, since_ms: int, node_id: int | None = None) -> str | None:
+        """The longest of the last throttles, among those that have not ended before `since_ms`."""
+        with self._lock:
+            throttles = {node: each for node, each in self._throttles.items() if each.ends_ms > since_ms}
+        nodes = [node for node in throttles if node_id in (None, node)]
+        if not nodes:
+            return None
+        node = max(nodes, key=lambda each: throttles[each].throttle_ms)
+        return (
+            f"node {node} at {throttles[node].address} throttles this client, the last time for"
+            f" {throttles[node].throttle_ms:,} ms, because of a quota of its user or client.id (producer_byte_rate,"
+            " request_percentage): raise the quota, or send less"
+        )
+
+    def silence_text(self, since_ms: int) -> str:
+        """Why no broker has answered since then, and what to do, for an error."""
+        throttle_text, connection_error = self._throttle_text(since_ms), self.last_connection_error()
+        if throttle_text is not None and connection_error is None:
+            return f"no broker has answered yet: {throttle_text}"
+        trouble = self.last_trouble(since_ms) or "no connection has failed, but no answer has come"
+        return f"no broker answered: {trouble}; check bootstrap.servers and the network"
 
     def close(self, ended_by: KafkaError | None = None) -> None:
         """Callers that wait now or later get ProducerClosedError, or `ended_by` if an error ended the producer."""
@@ -365,6 +403,11 @@ class Metadata:
         with self._lock:
             self._connection_errors.pop(address, None)
             self._connection_errors[address] = reason
+
+    def report_throttle(self, node: Node, throttle_ms: int, now_ms: int) -> None:
+        """Keep that a broker throttles this client, for last_trouble()."""
+        with self._lock:
+            self._throttles[node.id] = _Throttle(node.address, throttle_ms, now_ms + throttle_ms)
 
     def report_reachable(self, address: str) -> None:
         with self._lock:

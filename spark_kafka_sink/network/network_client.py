@@ -369,6 +369,7 @@ class NetworkClient:
         self._metrics.throttle.record(throttle_ms)
         if throttle_ms > 0 and response.version >= API_TABLE[response.message.API_KEY].throttles_from:
             connection.throttle(throttle_ms, now_ms)
+            self._metadata.report_throttle(connection.node, throttle_ms, now_ms)
             logger.debug("= node %d: throttles this client for %d ms", connection.node.id, throttle_ms)
 
     def _handle_disconnections(self, now_ms: int) -> None:

@@ -77,7 +77,7 @@ class MetadataWait:
                 self.metadata.await_update(version, max(0, deadline_ms - self.clock.now_ms()))
             except KafkaTimeoutError as error:
                 raise KafkaTimeoutError(
-                    f"{self._no_answer_text()} (within {timeout_ms} ms)", condition="KAFKA_BROKER_UNREACHABLE"
+                    f"{self._silence_text(timeout_ms)} (within {timeout_ms} ms)", condition="KAFKA_BROKER_UNREACHABLE"
                 ) from error
 
     def ask_for(self, topics: Iterable[str]) -> None:
@@ -108,19 +108,15 @@ class MetadataWait:
                 " leave the partition null",
                 condition="KAFKA_UNKNOWN_PARTITION",
             )
-        if self.metadata.cluster().is_bootstrap:
-            reason, condition = self._no_answer_text(), "KAFKA_BROKER_UNREACHABLE"
+        error = self.metadata.cluster().topic_error(topic)
+        if error is None:
+            reason, condition = self._silence_text(waited_ms), "KAFKA_BROKER_UNREACHABLE"
         else:
-            error = self.metadata.cluster().topic_error(topic)
-            reason = (
-                f"the brokers answer {error or 'nothing about it'};"
-                " create the topic, or enable auto.create.topics.enable on the brokers"
-            )
+            reason = f"the brokers answer {error}; create the topic, or enable auto.create.topics.enable on the brokers"
             condition = "KAFKA_UNKNOWN_TOPIC"
         return KafkaTimeoutError(
             f"Topic {topic} not present in metadata after {waited_ms} ms. (max.block.ms): {reason}", condition=condition
         )
 
-    def _no_answer_text(self) -> str:
-        trouble = self.metadata.last_connection_error() or "no connection has failed, but no answer has come"
-        return f"no broker answered: {trouble}; check kafka.bootstrap.servers and the network"
+    def _silence_text(self, waited_ms: int) -> str:
+        return self.metadata.silence_text(self.clock.now_ms() - waited_ms)

@@ -19,6 +19,7 @@ from spark_kafka_sink.errors import (
     ProtocolError,
     UnsupportedVersionError,
 )
+from spark_kafka_sink.network.cluster import Node
 from spark_kafka_sink.network.coordinators import CoordinatorKey
 from spark_kafka_sink.network.kafka_client import ClientRequest
 from spark_kafka_sink.protocol.api_keys import ApiKey
@@ -345,6 +346,13 @@ def test_what_was_not_answered_in_time_is_named_together(net: ScriptedNetwork) -
         "2 of 3 requests were not answered within 1000 ms: EndTxn of a, EndTxn of c; the first of them: EndTxn of a was not"
         " answered within 1000 ms; the last trouble: node 1 has not answered"
     )
+
+
+def test_a_broker_that_throttles_is_not_said_to_be_silent(net: ScriptedNetwork) -> None:
+    net.script[ApiKey.END_TXN] = lambda _: None
+    net.metadata.report_throttle(Node(1, "b", 2), 9_000, net.clock.now_ms())
+    with pytest.raises(KafkaTimeoutError, match=r"node 1 at b:2 throttles this client, .* 9,000 ms, because of a quota"):
+        net.client.ask_all(asks("a", target=KEPT), 1000)
 
 
 # REFUSALS AND NONSENSE

@@ -723,3 +723,29 @@ def test_an_answer_leaves_time_for_requests_even_without_age_and_back_off(clock:
     meta.add_topic("orders", clock.now_ms())
     meta.update(metadata(topic("orders", [0])), clock.now_ms())
     assert meta.time_to_next_update_ms(clock.now_ms()) == MIN_METADATA_AGE_MS
+
+
+# WHY THERE IS NO ANSWER
+
+
+def test_the_throttles_that_were_in_effect_are_named(meta: Metadata, clock: ManualClock) -> None:
+    started_ms = clock.now_ms()
+    assert meta.last_trouble(started_ms) is None
+    meta.report_throttle(Node(0, "a", 1), 300, started_ms)
+    meta.report_throttle(Node(1, "b", 2), 7_000, started_ms)
+    assert "node 1 at b:2 throttles this client, the last time for 7,000 ms" in str(meta.last_trouble(started_ms))
+    assert "node 0 at a:1 throttles this client, the last time for 300 ms" in str(meta.last_trouble(started_ms, 0))
+    assert meta.last_trouble(started_ms, 2) is None
+    assert "node 1" in str(meta.last_trouble(started_ms + 6_999))
+    assert meta.last_trouble(started_ms + 7_000) is None  # it had ended before
+
+
+def test_a_throttle_is_not_taken_for_a_broken_network(meta: Metadata, clock: ManualClock) -> None:
+    since_ms = clock.now_ms()
+    assert meta.silence_text(since_ms).endswith("no answer has come; check bootstrap.servers and the network")
+    meta.report_throttle(Node(0, "a", 1), 300, since_ms)
+    assert "check" not in meta.silence_text(since_ms)
+    meta.report_unreachable("b:2", "connection refused")
+    text = meta.silence_text(since_ms)
+    assert text.startswith("no broker answered: b:2: connection refused; node 0 at a:1 throttles")
+    assert text.endswith("check bootstrap.servers and the network")

@@ -277,3 +277,47 @@ def test_rows_for_one_broker_that_refuses_the_login_fail_at_once_and_others_go_o
             assert "SASL SCRAM-SHA-256 for user 'alice'" in refused.error.message
             assert write_to(producer, 0).acknowledged == 1  # its connection has logged in long ago
         assert len(broker.values("orders")) == 2
+
+
+# BROKERS THAT THROTTLE
+
+
+def throttles(text: str, length: str) -> bool:
+    return (
+        f"throttles this client, the last time for {length} ms, because of a quota" in text and "no answer from node" not in text
+    )
+
+
+def test_rows_that_expire_because_a_broker_throttles_say_so(broker: FakeBroker) -> None:
+    """The broker answered and named the time in which it reads nothing. The error was "no answer from node 0, the partition's
+    leader", and its reader looked for a broken network."""
+    broker.inject(Fault(ApiKey.PRODUCE, throttle_ms=61_000))
+    options = {"linger_ms": 0, "delivery_timeout_ms": 1_000, "request_timeout_ms": 1_000}
+    with producer_of(broker, **options) as producer:
+        producer.send("single", b"a").result(WAIT_S)
+        error = producer.send("single", b"b").exception(WAIT_S)
+    assert isinstance(error, KafkaTimeoutError)
+    assert error.condition == "KAFKA_DELIVERY_TIMEOUT"
+    assert throttles(error.message, "61,000"), error.message
+    assert "raise the quota, or send less" in error.message
+    assert broker.values("single") == [b"a"]
+
+
+@pytest.mark.parametrize("api_key", [ApiKey.API_VERSIONS, ApiKey.METADATA])
+def test_metadata_that_does_not_come_because_brokers_throttle_says_so(api_key: ApiKey) -> None:
+    """The text was "no broker answered … check kafka.bootstrap.servers and the network", or that the topic has to be created."""
+    with FakeBroker(topics={"orders": 1, "other": 1}) as broker, producer_of(broker, max_block_ms=500) as producer:
+        if api_key is ApiKey.METADATA:
+            producer.partitions_for("other")
+        broker.inject(Fault(api_key, throttle_ms=61_000), times=10)
+        if api_key is ApiKey.METADATA:
+            producer._metadata.request_update("the test says so")
+            producer._parts.metadata_wait.wake_sender()
+            broker.wait_until(lambda: len(broker.requests_of(ApiKey.METADATA)) > 1)
+        with pytest.raises(KafkaTimeoutError) as raised:
+            producer.partitions_for("orders")
+        producer.close(0)
+    assert raised.value.condition == "KAFKA_BROKER_UNREACHABLE"
+    assert throttles(raised.value.message, "61,000"), raised.value.message
+    assert "check" not in raised.value.message
+    assert "create the topic" not in raised.value.message

@@ -64,7 +64,8 @@ class Expiry:
         """Why the last attempt failed, why there is no connection, and what the Sender raised; else what the batch waits for."""
         round_error = self._failures.last_round_error
         sender_trouble = None if round_error is None else f"the producer's sender thread fails: {round_error!r}"
-        troubles = [each for each in (batch.last_error, self._metadata.last_connection_error(), sender_trouble) if each]
+        broker_trouble = self._metadata.last_trouble(batch.created_ms, self._metadata.cluster().leader_for(batch.topic_partition))
+        troubles = [each for each in (batch.last_error, broker_trouble, sender_trouble) if each]
         return "; ".join(troubles) or self._wait_reason(batch)
 
     def _wait_reason(self, batch: ProducerBatch) -> str:
