@@ -10,7 +10,7 @@ Threads
 
 Files
     transaction_client.py      the public methods: transactions, groups, settings of brokers
-    transaction_operations.py  EndTxn, InitProducerId, ListTransactions, DescribeTransactions
+    transaction_operations.py  EndTxn, InitProducerId, Add…ToTxn, ListTransactions, DescribeTransactions
     offsets.py                 OffsetFetch, OffsetCommit
     brokers.py                 FindCoordinator, DescribeConfigs
     producers.py               DescribeProducers, and Metadata to find the leaders that answer it

@@ -59,6 +59,7 @@ class Operation(ABC, Generic[ItemT, ResultT]):
     """One API of Kafka, and how it is used here. Instances are immutable. Asks with equal operations may share a request."""
 
     api_key: ClassVar[ApiKey]
+    on_topic: ClassVar[str] = READ  # the permission on a topic that it takes, as in protocol/permissions.py
 
     @property
     def versions(self) -> tuple[int, int | None]:
@@ -104,7 +105,7 @@ class Operation(ABC, Generic[ItemT, ResultT]):
     def check(self, error: ErrorCode, item: ItemT, resource: str) -> None:
         """Raise RetryNeeded or a KafkaError if `error` is not NONE. `resource`: see `failure`."""
         if error:
-            raise retry_or_failure(error, self.describe(item), resource)
+            raise retry_or_failure(error, self.describe(item), resource, self.on_topic)
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,21 +120,22 @@ class Ask(Generic[ItemT, ResultT]):
 # WHAT OPERATIONS HAVE IN COMMON
 
 
-def retry_or_failure(error: ErrorCode, item_text: str, resource: str) -> RetryNeeded | KafkaError:
+def retry_or_failure(error: ErrorCode, item_text: str, resource: str, on_topic: str = READ) -> RetryNeeded | KafkaError:
     """The exception for an error in an answer, with the arguments of `failure`."""
-    return RetryNeeded(error) if error.is_retriable else failure(error, item_text, resource)
+    return RetryNeeded(error) if error.is_retriable else failure(error, item_text, resource, on_topic)
 
 
-def failure(error: ErrorCode, item_text: str, resource: str) -> KafkaError:
+def failure(error: ErrorCode, item_text: str, resource: str, on_topic: str = READ) -> KafkaError:
     """The exception for an error that is not retried. If a permission is missing, the text names the one to grant.
 
     Args:
         error: the error in the broker's answer.
         item_text: the item as Operation.describe returns it.
         resource: the name of the transactional id, group or topic.
+        on_topic: the permission on a topic that the request takes.
     """
     exception = error.exception(item_text)
-    exception.message += to_grant(error, transactional_id=resource, group=resource, topic=resource, on_topic=READ)
+    exception.message += to_grant(error, transactional_id=resource, group=resource, topic=resource, on_topic=on_topic)
     if error == Errors.CLUSTER_AUTHORIZATION_FAILED:
         exception.message += " Grant the user DESCRIBE_CONFIGS on the cluster."
     return exception

@@ -24,6 +24,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from spark_kafka_sink.admin.brokers import DescribeBrokerConfig, FindCoordinator
@@ -34,9 +35,13 @@ from spark_kafka_sink.admin.producers import ActiveProducer, DescribeProducers, 
 from spark_kafka_sink.admin.question import Question, Reply
 from spark_kafka_sink.admin.request_client import RequestClient
 from spark_kafka_sink.admin.transaction_operations import (
-    BeginFenced,
+    AddedGroup,
+    AddedPartitions,
+    AddGroup,
+    AddPartitions,
     DescribeTransactions,
     EndOutcome,
+    EndToRepeat,
     EndTransaction,
     ExpectedProducer,
     FenceProducer,
@@ -45,6 +50,7 @@ from spark_kafka_sink.admin.transaction_operations import (
     TakeOver,
     TransactionDescription,
     TransactionEnd,
+    failed_outcome,
 )
 from spark_kafka_sink.clock import Clock
 from spark_kafka_sink.config.producer_config import ProducerConfig
@@ -163,6 +169,53 @@ class TransactionClient:
             for ask, outcome in zip(asks, outcomes, strict=True)
         }
 
+    def end_again(
+        self, transactions: Sequence[EndToRepeat], commit: bool, *, timeout_ms: int | None = None
+    ) -> dict[str, EndOutcome]:
+        """End transactions once more, so that partitions get control records that brokers have skipped (KAFKA-20734).
+
+        Adds the partitions and groups to the transaction, which begins again at the same producer id and epoch, and sends EndTxn.
+        The control record decides about everything that this producer id has open there. It is harmless where nothing is open.
+        A call that was interrupted can be repeated with what the coordinator describes then.
+
+        Args:
+            transactions: one for each transactional id. With the identity that is in force, after the transaction has ended.
+            commit: as the transactions were ended. The other decision would lose rows, or double them.
+
+        Returns:
+            As `end_transactions`. NOT_OPEN: the identity is not in force any more, or nothing was to be ended. Partitions that
+            do not exist any more are left out, and are in `missing` of the outcome.
+
+        Raises:
+            ValueError: a transactional id occurs twice.
+        """
+        deadline_ms = self._deadline_ms(timeout_ms)
+        missing: dict[str, frozenset[TopicPartition]] = {}
+        failures: dict[str, EndOutcome] = {}
+        asks: list[Ask[Any, Any]] = []
+        for each in transactions:
+            key = _transaction_key(each.transaction.transactional_id)
+            if each.partitions:
+                asks.append(Ask(key, AddPartitions(), AddedPartitions(each.transaction, each.partitions)))
+            if each.group_id is not None:
+                asks.append(Ask(key, AddGroup(), AddedGroup(each.transaction, each.group_id)))
+        while asks:
+            answers: list[Any] = self._requests.ask(asks, self._left_ms(deadline_ms))
+            asks_left = []
+            for ask, answer in zip(asks, answers, strict=True):
+                name = ask.item.transaction.transactional_id
+                if isinstance(answer, KafkaError):
+                    failures.setdefault(name, failed_outcome(answer))
+                elif answer:
+                    missing[name] = missing.get(name, frozenset()) | answer
+                    if partitions := ask.item.partitions - answer:
+                        asks_left.append(Ask(ask.target, ask.operation, ask.item._replace(partitions=partitions)))
+            asks = asks_left
+        # Also after a failure: another request may have begun the transaction, and its time-out would end it in the other way.
+        to_end = [each.transaction for each in transactions if not _is_not_open(failures.get(each.transaction.transactional_id))]
+        outcomes = self.end_transactions(to_end, commit, timeout_ms=self._left_ms(deadline_ms)) | failures
+        return {name: replace(outcome, missing=missing.get(name, frozenset())) for name, outcome in outcomes.items()}
+
     def fence(
         self, transactional_ids: Iterable[str], timeout_ms: int | None = None, *, transaction_timeout_ms: int | None = None
     ) -> dict[str, ProducerIdentity]:
@@ -241,19 +294,12 @@ class TransactionClient:
         deadline_ms = self._deadline_ms(timeout_ms)
         prepared = [PreparedTransaction(name, *identity, TRANSACTION_VERSION_2) for name, identity in fenced.items()]
         outcomes = self.end_transactions(prepared, commit=False, timeout_ms=self._left_ms(deadline_ms))
-        asks = [
-            Ask(_transaction_key(each.transactional_id), BeginFenced(group_id), each)
+        transactions = [
+            EndToRepeat(each._replace(transaction_version=0), frozenset(), group_id)
             for each in prepared
             if isinstance(outcomes[each.transactional_id].error, UnsupportedVersionError)
         ]
-        answers: list[bool | KafkaError] = self._requests.ask(asks, self._left_ms(deadline_ms))
-        begun_transactions = []
-        for ask, answer in zip(asks, answers, strict=True):
-            if isinstance(answer, KafkaError):
-                outcomes[ask.item.transactional_id] = EndOutcome(TransactionEnd.FAILED, answer)
-            else:
-                begun_transactions.append(ask.item._replace(transaction_version=0))
-        return outcomes | self.end_transactions(begun_transactions, commit=False, timeout_ms=self._left_ms(deadline_ms))
+        return outcomes | self.end_again(transactions, commit=False, timeout_ms=self._left_ms(deadline_ms))
 
     def list_transactions(
         self,
@@ -545,6 +591,10 @@ class TransactionClient:
 
 def _transaction_key(transactional_id: str) -> CoordinatorKey:
     return CoordinatorKey(KeyType.TRANSACTION, transactional_id)
+
+
+def _is_not_open(outcome: EndOutcome | None) -> bool:
+    return outcome is not None and outcome.end is TransactionEnd.NOT_OPEN
 
 
 def _list_operation(states: Collection[str]) -> ListTransactions:

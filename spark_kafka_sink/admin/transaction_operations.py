@@ -1,4 +1,4 @@
-"""EndTxn, InitProducerId, ListTransactions and DescribeTransactions, sent without a producer.
+"""EndTxn, InitProducerId, AddPartitionsToTxn, AddOffsetsToTxn, ListTransactions and DescribeTransactions, without a producer.
 
 A coordinator compares transactional id, producer id and epoch of an EndTxn with its state, not the connection. A process that
 knows these three can therefore end a transaction that another process has written.
@@ -9,17 +9,24 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum, StrEnum
+from itertools import groupby
 from typing import NamedTuple
 
-from spark_kafka_sink.admin.operation import Operation, RetryNeeded, failure
-from spark_kafka_sink.errors import KafkaError, UnsupportedVersionError, printable, printable_list
+from spark_kafka_sink.admin.operation import Operation, RetryNeeded, failure, missing_answer_error
+from spark_kafka_sink.errors import BrokerError, KafkaError, UnsupportedVersionError, printable, printable_list
 from spark_kafka_sink.protocol.api_keys import API_TABLE, ApiKey
 from spark_kafka_sink.protocol.error_codes import Errors
 from spark_kafka_sink.protocol.messages.add_offsets_to_txn import AddOffsetsToTxnRequest, AddOffsetsToTxnResponse
+from spark_kafka_sink.protocol.messages.add_partitions_to_txn import (
+    AddPartitionsToTxnRequest,
+    AddPartitionsToTxnResponse,
+    AddPartitionsToTxnTopic,
+)
 from spark_kafka_sink.protocol.messages.describe_transactions import DescribeTransactionsRequest, DescribeTransactionsResponse
 from spark_kafka_sink.protocol.messages.end_txn import LAST_END_TXN_VERSION_BEFORE_TV2, EndTxnRequest, EndTxnResponse
 from spark_kafka_sink.protocol.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
 from spark_kafka_sink.protocol.messages.list_transactions import ListTransactionsRequest, ListTransactionsResponse
+from spark_kafka_sink.protocol.permissions import WRITE
 from spark_kafka_sink.protocol.producer_identity import PreparedTransaction, ProducerIdentity
 from spark_kafka_sink.protocol.topic_partition import TopicPartition
 
@@ -44,6 +51,15 @@ class EndOutcome:
 
     end: TransactionEnd
     error: KafkaError | None = None
+    missing: frozenset[TopicPartition] = frozenset()  # of `end_again`: partitions that do not exist, and were left out
+
+
+class EndToRepeat(NamedTuple):
+    """An item of `end_again`: the identity that the coordinator has described, and the places that lack the control record."""
+
+    transaction: PreparedTransaction
+    partitions: frozenset[TopicPartition]
+    group_id: str | None = None  # its partition of __consumer_offsets lacks the control record too
 
 
 # Another producer has the transactional id, or had it last. To version 3 of InitProducerId brokers answer INVALID_PRODUCER_EPOCH
@@ -52,6 +68,12 @@ _OTHER_PRODUCER_ERRORS = frozenset({Errors.INVALID_PRODUCER_EPOCH, Errors.INVALI
 # Kafka up to 4.3.1 answers INVALID_TXN_STATE to the commit of a transaction that has timed out, later versions PRODUCER_FENCED.
 # To version 1 of EndTxn and older ones, brokers answer INVALID_PRODUCER_EPOCH instead of PRODUCER_FENCED (KIP-588).
 _NOT_OPEN_ERRORS = _OTHER_PRODUCER_ERRORS | {Errors.INVALID_TXN_STATE}
+
+
+def failed_outcome(error: KafkaError) -> EndOutcome:
+    """The outcome of a transaction that a request could not bring to its end."""
+    is_not_open = isinstance(error, BrokerError) and Errors.for_code(error.error_code) in _NOT_OPEN_ERRORS
+    return EndOutcome(TransactionEnd.NOT_OPEN if is_not_open else TransactionEnd.FAILED, error)
 
 
 @dataclass(frozen=True)
@@ -158,30 +180,87 @@ class TakeOver(Operation[ExpectedProducer, ProducerIdentity | None]):
         return f"InitProducerId of transactional id {printable(item.transactional_id)}"
 
 
-@dataclass(frozen=True)
-class BeginFenced(Operation[PreparedTransaction, bool]):
-    """Begins a transaction for a fenced id, by AddOffsetsToTxn of a group. EndTxn of any version can abort it."""
+class AddedGroup(NamedTuple):
+    """An item of AddGroup."""
 
+    transaction: PreparedTransaction
     group_id: str
+
+
+@dataclass(frozen=True)
+class AddGroup(Operation[AddedGroup, None]):
+    """Adds a group's partition of __consumer_offsets to a transaction, which begins with the first partition (AddOffsetsToTxn).
+    No offset changes. EndTxn of any version can end it."""
 
     api_key = ApiKey.ADD_OFFSETS_TO_TXN
 
-    def message(self, items: Sequence[PreparedTransaction], node_id: int, version: int) -> AddOffsetsToTxnRequest:  # noqa: ARG002
+    def message(self, items: Sequence[AddedGroup], node_id: int, version: int) -> AddOffsetsToTxnRequest:  # noqa: ARG002
         (item,) = items
         return AddOffsetsToTxnRequest(
-            transactional_id=item.transactional_id,
-            producer_id=item.producer_id,
-            producer_epoch=item.producer_epoch,
-            group_id=self.group_id,
+            transactional_id=item.transaction.transactional_id,
+            producer_id=item.transaction.producer_id,
+            producer_epoch=item.transaction.producer_epoch,
+            group_id=item.group_id,
         )
 
-    def judge(self, item: PreparedTransaction, answer: AddOffsetsToTxnResponse, version: int) -> bool:  # noqa: ARG002
+    def judge(self, item: AddedGroup, answer: AddOffsetsToTxnResponse, version: int) -> None:  # noqa: ARG002
         error = Errors.for_code(answer.error_code)
-        self.check(error, item, self.group_id if error == Errors.GROUP_AUTHORIZATION_FAILED else item.transactional_id)
-        return True
+        is_about_group = error == Errors.GROUP_AUTHORIZATION_FAILED
+        self.check(error, item, item.group_id if is_about_group else item.transaction.transactional_id)
 
-    def describe(self, item: PreparedTransaction) -> str:
-        return f"AddOffsetsToTxn of transactional id {printable(item.transactional_id)}"
+    def describe(self, item: AddedGroup) -> str:
+        return f"AddOffsetsToTxn of transactional id {printable(item.transaction.transactional_id)}"
+
+
+class AddedPartitions(NamedTuple):
+    """An item of AddPartitions."""
+
+    transaction: PreparedTransaction
+    partitions: frozenset[TopicPartition]
+
+
+@dataclass(frozen=True)
+class AddPartitions(Operation[AddedPartitions, frozenset[TopicPartition]]):
+    """Adds partitions to a transaction, which begins with the first one. The result is those that do not exist; if there are any,
+    none is added."""
+
+    api_key = ApiKey.ADD_PARTITIONS_TO_TXN
+    on_topic = WRITE
+
+    def message(self, items: Sequence[AddedPartitions], node_id: int, version: int) -> AddPartitionsToTxnRequest:  # noqa: ARG002
+        (item,) = items
+        topics = groupby(sorted(item.partitions), lambda partition: partition.topic)
+        return AddPartitionsToTxnRequest(
+            transactional_id=item.transaction.transactional_id,
+            producer_id=item.transaction.producer_id,
+            producer_epoch=item.transaction.producer_epoch,
+            topics=tuple(
+                AddPartitionsToTxnTopic(name=topic, partitions=tuple(each.partition for each in partitions))
+                for topic, partitions in topics
+            ),
+        )
+
+    def judge(self, item: AddedPartitions, answer: AddPartitionsToTxnResponse, version: int) -> frozenset[TopicPartition]:  # noqa: ARG002
+        errors = {
+            TopicPartition(topic.name, partition.partition_index): Errors.for_code(partition.partition_error_code)
+            for topic in answer.results_by_topic
+            for partition in topic.results_by_partition
+        }
+        for partition in item.partitions - errors.keys():
+            raise missing_answer_error(f"{self.describe(item)}, partition {printable(partition)}")
+        missing = frozenset(each for each, error in errors.items() if error == Errors.UNKNOWN_TOPIC_OR_PARTITION)
+        for partition, error in errors.items():
+            if error == Errors.TOPIC_AUTHORIZATION_FAILED:
+                self.check(error, item, partition.topic)
+            # OPERATION_NOT_ATTEMPTED says that another partition has an error, which is the one to tell.
+            if partition not in missing and error != Errors.OPERATION_NOT_ATTEMPTED:
+                self.check(error, item, item.transaction.transactional_id)
+        if not missing and any(errors.values()):
+            raise failure(Errors.OPERATION_NOT_ATTEMPTED, self.describe(item), "")
+        return missing
+
+    def describe(self, item: AddedPartitions) -> str:
+        return f"AddPartitionsToTxn of transactional id {printable(item.transaction.transactional_id)}"
 
 
 class TransactionState(StrEnum):

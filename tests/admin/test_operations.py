@@ -16,7 +16,10 @@ from spark_kafka_sink.admin.permissions import GroupPermissions, MayWriteToId
 from spark_kafka_sink.admin.producers import DescribeProducers, FindLeaders
 from spark_kafka_sink.admin.topics import DescribeTopic, DescribeTopicConfigs
 from spark_kafka_sink.admin.transaction_operations import (
-    BeginFenced,
+    AddedGroup,
+    AddedPartitions,
+    AddGroup,
+    AddPartitions,
     DescribeTransactions,
     EndOutcome,
     EndTransaction,
@@ -46,7 +49,8 @@ OPERATIONS: list[tuple[Operation[Any, Any], Any]] = [
     (EndTransaction(commit=False, is_v2=False), PREPARED),
     (FenceProducer(30_000), "P"),
     (TakeOver(30_000), ExpectedProducer("P", ProducerIdentity(7, 0))),
-    (BeginFenced("g"), PREPARED),
+    (AddGroup(), AddedGroup(PREPARED, "g")),
+    (AddPartitions(), AddedPartitions(PREPARED, frozenset({PARTITION}))),
     (ListTransactions(("Ongoing",)), "P-"),
     (DescribeTransactions(), "P"),
     (FetchOffsets(require_stable=True), OffsetsToFetch("g", (PARTITION,))),
@@ -69,7 +73,9 @@ KNOWN_ANSWERS = {
     (DescribeProducers, UNKNOWN_TOPIC),
     (DescribeTopic, UNKNOWN_TOPIC),
     (MayWriteToId, Errors.INVALID_PRODUCER_ID_MAPPING),
+    (AddPartitions, UNKNOWN_TOPIC),
 }
+RESULTS: dict[type, object] = {MayWriteToId: True, AddPartitions: frozenset({PARTITION})}  # of these; None of the others
 FINAL_THOUGH_RETRIABLE = {(each, UNKNOWN_TOPIC) for each in (CommitOffsets, FindLeaders, DescribeTopicConfigs)}
 UNKNOWN = Errors.for_code(999)
 
@@ -107,7 +113,7 @@ def test_every_error_is_retried_or_is_named(operation: Operation[Any, Any], item
             assert error.is_retriable
             assert result.error == error
         elif not isinstance(result, KafkaError):
-            assert result is (True if isinstance(operation, MayWriteToId) else None)
+            assert result == RESULTS.get(type(operation))
             assert (type(operation), error) in KNOWN_ANSWERS
         else:
             assert not error.is_retriable or (type(operation), error) in FINAL_THOUGH_RETRIABLE

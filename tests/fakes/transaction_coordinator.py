@@ -2,8 +2,8 @@
 
 `handle_*` takes a request and returns the answer. What a broker does in the background happens when a test calls it:
 `write_markers` writes the markers at the end of a transaction (by default handle_end_txn calls it; not with `holds_markers`), and
-`abort_timed_out` aborts transactions that have timed out. Answers follow Kafka 4.3 (TransactionCoordinator.scala, KIP-98,
-KIP-360, KIP-588, KIP-890).
+`abort_timed_out` aborts transactions that have timed out. Partitions that are `skipped` get no markers, although their
+transactions complete (KAFKA-20734). Answers follow Kafka 4.3 (TransactionCoordinator.scala, KIP-98, KIP-360, KIP-588, KIP-890).
 
     coordinator = TransactionCoordinator(ManualClock(), write_marker=print)
     coordinator.holds_markers = True
@@ -121,6 +121,7 @@ class TransactionCoordinator:
         self.max_timeout_ms = max_timeout_ms
         self.fences_twice = fences_twice
         self.holds_markers = False
+        self.skipped: set[TopicPartition] = set()
         self.transactions: dict[str, Transaction] = {}
         self._write_marker = write_marker
         self._new_producer_id = new_producer_id or iter(range(1000, 1 << 62)).__next__
@@ -138,7 +139,8 @@ class TransactionCoordinator:
                 while transaction.unwritten and limit != 0:
                     committed = transaction.state is State.PREPARE_COMMIT
                     partition = transaction.unwritten.pop(0)
-                    self._write_marker(partition, transaction.producer_id, transaction.epoch, committed)
+                    if partition not in self.skipped:
+                        self._write_marker(partition, transaction.producer_id, transaction.epoch, committed)
                     limit = None if limit is None else limit - 1
                 if not transaction.unwritten:
                     self._complete(transaction)
