@@ -1,7 +1,8 @@
 """A registry whose answers are kept in this process: a stream is planned anew for each micro-batch, and seldom has to ask again.
 
 KnownSchemas has the methods of SchemaRegistry that planning and tasks use. It connects when it does not know an answer.
-Laws: the schema of a version, an id or a text is kept until MAX_ANSWERS later answers have replaced it; "not found" is not kept.
+Laws: the schema of a version, an id or a text is kept until MAX_ANSWERS later answers have replaced it, or long ones, which may
+have MAX_ANSWERED_CHARACTERS together; "not found" is not kept.
 `latest` is asked again after `latest.cache.ttl.sec`. If the registry or its OAuth server cannot be reached then, the version that
 is known stays in use; if one of the two rejects the request, the error is raised. Nothing stays open after `close`.
 """
@@ -24,6 +25,7 @@ from spark_kafka_sink.schemas.subjects import context_of
 logger = logging.getLogger(__name__)
 
 MAX_ANSWERS = 10_000
+MAX_ANSWERED_CHARACTERS = 64_000_000  # in the texts of all answers; one answer may have some millions
 
 _CacheKey = tuple[str, str, int | str]  # what is asked, the subject or the context of an id, and the version, id or text
 
@@ -33,6 +35,7 @@ class _CachedAnswer(NamedTuple):
 
     schema: RegisteredSchema
     kept_at_ms: int  # when it was kept
+    characters: int  # of its texts
 
 
 _answers: dict[tuple[RegistryConfig, _CacheKey], _CachedAnswer] = {}
@@ -122,11 +125,14 @@ class KnownSchemas:
         return _answers.get((self.config, key))
 
     def _keep(self, key: _CacheKey, schema: RegisteredSchema) -> RegisteredSchema:
+        characters = len(schema.text) + sum(map(len, schema.references.values()))
+        new_answer = _CachedAnswer(schema, self.clock.now_ms(), characters)
         with _lock:
             _answers.pop((self.config, key), None)  # a refreshed answer is the newest
-            if len(_answers) >= MAX_ANSWERS:
-                _answers.pop(next(iter(_answers)))
-            _answers[self.config, key] = _CachedAnswer(schema, self.clock.now_ms())
+            left_characters = MAX_ANSWERED_CHARACTERS - characters - sum(each.characters for each in _answers.values())
+            while _answers and (len(_answers) >= MAX_ANSWERS or left_characters < 0):
+                left_characters += _answers.pop(next(iter(_answers))).characters
+            _answers[self.config, key] = new_answer
         return schema
 
 

@@ -208,6 +208,22 @@ def test_memory_is_bounded(registry: FakeRegistry, clock: ManualClock, monkeypat
     assert registry.requests.count("GET /schemas/ids/1") == 2
 
 
+def test_long_answers_are_kept_up_to_a_limit_for_all(
+    registry: FakeRegistry, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Only the number of answers was limited, to 10,000, and each may have millions of characters."""
+    monkeypatch.setattr(known_schemas, "MAX_ANSWERED_CHARACTERS", 2 * len(STRING))
+    for name in "abc":
+        registry.register(name, STRING)
+    with schemas_of(registry, clock) as each:
+        for name in ("a", "b", "c", "c", "b"):
+            each.version(name, 1)
+        assert len(registry.requests) == 3
+        registry.register("long", '{"type": "string"}')
+        each.version("long", 1)
+        assert [answer.schema.subject for answer in known_schemas._answers.values()] == ["long"]
+
+
 def test_a_refresh_in_a_full_cache_removes_no_other_answer(
     registry: FakeRegistry, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
