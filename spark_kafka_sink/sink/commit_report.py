@@ -130,17 +130,22 @@ def _append_report(path: str, summary: CommitSummary) -> None:
         logger.error("! the report of %d rows could not be written to reportPath=%s: %s", summary.rows, path, error)
 
 
-def _append(path: str, line: bytes) -> None:
-    """Write in one call, so that lines of concurrent writes do not mix. Raises OSError, also for a FIFO, which could block."""
-    flags = os.O_RDWR | os.O_APPEND | os.O_CREAT
+def open_regular_file(path: str | os.PathLike[str], flags: int, mode: int = 0o666) -> int:
+    """As os.open. Raises OSError, also for anything but a regular file: to open or read a FIFO could block."""
     if sys.platform != "win32":
         flags |= os.O_NONBLOCK
-    file = os.open(path, flags, 0o644)
+    file = os.open(path, flags, mode)
+    if not stat.S_ISREG(os.fstat(file).st_mode):
+        os.close(file)
+        raise OSError("it is not a regular file")
+    return file
+
+
+def _append(path: str, line: bytes) -> None:
+    """Write in one call, so that lines of concurrent writes do not mix. Raises OSError."""
+    file = open_regular_file(path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o644)
     try:
-        status = os.fstat(file)
-        if not stat.S_ISREG(status.st_mode):
-            raise OSError("it is not a regular file")
-        if status.st_size and _last_byte(file) != b"\n":
+        if os.fstat(file).st_size and _last_byte(file) != b"\n":
             line = b"\n" + line  # an earlier line has no end, as the disk was full or its driver died
         written_bytes = os.write(file, line)
         if written_bytes < len(line):

@@ -179,6 +179,56 @@ def test_a_file_that_is_a_fifo_does_not_block_the_commit(file: Path) -> None:
         record(summary(*ORDERS))
 
 
+@pytest.mark.parametrize("has_reader", [False, True])
+def test_a_lock_file_that_is_a_fifo_does_not_block_the_commit(file: Path, has_reader: bool) -> None:
+    """Opening it to lock it waited for a reader for ever, after all rows had been written."""
+    lock_file = file.with_name(".sink.prom.lock")
+    os.mkfifo(lock_file)
+    reader = os.open(lock_file, os.O_RDONLY | os.O_NONBLOCK) if has_reader else None
+    try:
+        with pytest.raises(ConfigError, match=r"\.sink\.prom\.lock cannot be locked \(.*\); the commit is not counted"):
+            record(summary(*ORDERS))
+    finally:
+        if reader is not None:
+            os.close(reader)
+    assert not file.exists()
+
+
+@pytest.mark.parametrize("value", ["1e999", "-1e999", "NaN", "-1"])
+def test_a_total_that_no_sink_has_counted_is_not_added_to(value: str, file: Path) -> None:
+    """1e999 was read as infinity: each later total was infinite too, and no alert on a rate could fire again."""
+    text = f'pykafka_sink_commits_total{{query="q1"}} {value}\n'
+    file.write_text(text)
+    with pytest.raises(ConfigError, match=rf"pykafka_sink_commits_total is {float(value)}\); the commit is not counted"):
+        record(summary(*ORDERS))
+    assert file.read_text() == text
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "x" * 120_000,
+        "pykafka_sink_commits_total " + "9" * 4_000,
+        "pykafka_sink_commits_total " + "9" * 120_000 + "x\n",
+        "diary\x1b[2K 1.0\n",
+    ],
+)
+def test_an_odd_file_is_quoted_in_one_short_line(text: str, file: Path) -> None:
+    """A file of one long line stood in the driver's log with its 120,000 characters."""
+    file.write_text(text)
+    with pytest.raises(ConfigError, match="holds something else") as raised:
+        record(summary(*ORDERS))
+    assert len(raised.value.message) < 300 + len(str(file)) + 300
+    assert raised.value.message.isprintable()
+
+
+def test_a_file_that_is_too_large_is_not_read_into_memory(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(text_file, "MAX_FILE_BYTES", 1_000)
+    file.write_text("# HELP x\n" * 112)
+    with pytest.raises(ConfigError, match="more than 1,000 bytes"):
+        record(summary(*ORDERS))
+
+
 def test_a_file_keeps_its_mode_and_a_symbolic_link_its_target(file: Path, tmp_path: Path) -> None:
     """The link became a file, and what it pointed to was never written again. A file for one group could be read by all."""
     target = tmp_path / "target.prom"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import shutil
 import sys
@@ -11,14 +12,16 @@ import uuid
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, TextIO
+from typing import TYPE_CHECKING, BinaryIO
 
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import Metric
 from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.registry import Collector
+from prometheus_client.samples import Sample
 
-from spark_kafka_sink.errors import ConfigError
+from spark_kafka_sink.errors import ConfigError, printable
+from spark_kafka_sink.sink.commit_report import open_regular_file
 from spark_kafka_sink.sink.prometheus.metrics import BY_NAME, METRICS, PREFIX, Labels, SinkMetric
 
 if sys.platform != "win32":
@@ -36,6 +39,7 @@ NO_LOCKS = "the driver runs on Windows, where this sink does not lock files: run
 LOCK_LIMIT_S = 5.0
 LOCK_PAUSE_S = 0.01
 MAX_SERIES = 2_000  # of a metric; further topics and reasons count as OTHER
+MAX_FILE_BYTES = 64 * 1024 * 1024  # of the file; of a query with 2,000 topics, a few hundred KB
 OTHER = "_other"
 BATCH = "batch"  # the query of writes that are no stream
 
@@ -62,26 +66,22 @@ class TextFile:
 
     def read(self) -> SampleValues:
         """The values in the file; none if there is no file yet. Raises ConfigError for a file that this sink did not write, and
-        OSError for a FIFO, which could block."""
-        values: SampleValues = {}
-        if self.path.exists() and not self.path.is_file():
-            raise OSError("it is not a regular file")
+        OSError for one that cannot be read, or is not a regular file."""
         try:
-            for family in text_string_to_metric_families(self.path.read_text(encoding="utf-8")):
-                for sample in family.samples:
-                    metric = BY_NAME.get(sample.name)
-                    if metric is not None:
-                        values[sample.name, tuple(sample.labels[name] for name in metric.label_names)] = sample.value
-                    elif not sample.name.startswith(PREFIX):  # a newer sink may have more
-                        raise ValueError(f"{sample.name} is not of this sink")
+            with open(open_regular_file(self.path, os.O_RDONLY), "rb") as file:
+                content = file.read(MAX_FILE_BYTES + 1)
         except FileNotFoundError:
             return {}
-        except (ValueError, KeyError) as error:
+        try:
+            if len(content) > MAX_FILE_BYTES:
+                raise ValueError(f"more than {MAX_FILE_BYTES:,} bytes")
+            samples = (each for family in text_string_to_metric_families(content.decode()) for each in family.samples)
+            return dict(_values(samples))
+        except (ValueError, OverflowError, KeyError) as error:
             raise ConfigError(
-                f"{self.path} holds something else ({error}); the commit is not counted."
+                f"{self.path} holds something else ({printable(error)}); the commit is not counted."
                 f" Name another file in {FILE_KEY}, or remove this one"
             ) from error
-        return values
 
     def _replace(self, text: bytes) -> None:
         """Replace the file in one step, and keep its mode. The temporary one has no .prom, so node_exporter ignores it."""
@@ -95,9 +95,18 @@ class TextFile:
             new_file.unlink(missing_ok=True)
             raise
 
+    def _open_lock(self) -> BinaryIO:
+        file = self.path.with_name(f".{self.path.name}.lock")
+        try:
+            return open(open_regular_file(file, os.O_WRONLY | os.O_CREAT), "wb")
+        except OSError as error:
+            raise ConfigError(
+                f"{file} cannot be locked ({error.strerror or error}); the commit is not counted: {REMEDY}"
+            ) from error
+
     @contextmanager
     def _hold_lock(self) -> Iterator[None]:
-        with open(self.path.parent / f".{self.path.name}.lock", "a") as lock:
+        with self._open_lock() as lock:
             deadline_s = time.monotonic() + LOCK_LIMIT_S
             never = threading.Event()
             while True:
@@ -113,7 +122,20 @@ class TextFile:
             yield  # closing the file unlocks it
 
 
-def _lock(file: TextIO) -> None:
+def _values(samples: Iterable[Sample]) -> Iterator[tuple[tuple[str, Labels], float]]:
+    """Raises ValueError, OverflowError or KeyError for a sample that is not this sink's."""
+    for sample in samples:
+        metric = BY_NAME.get(sample.name)
+        if metric is None and not sample.name.startswith(PREFIX):  # a newer sink may have more
+            raise ValueError(f"{sample.name} is not of this sink")
+        value = float(sample.value)
+        if not math.isfinite(value) or (metric is not None and metric.is_total and value < 0):
+            raise ValueError(f"{sample.name} is {value}")
+        if metric is not None:
+            yield (sample.name, tuple(sample.labels[name] for name in metric.label_names)), value
+
+
+def _lock(file: BinaryIO) -> None:
     """Raises BlockingIOError if another process has locked it, ConfigError on Windows."""
     if sys.platform == "win32":
         raise ConfigError(NO_LOCKS)
