@@ -13,7 +13,7 @@ HIDDEN = "[hidden]"
 _SECRETS = re.compile(r"-----BEGIN|LoginModule\s+\w|(?:password|passphrase|secret)\s*=|[^,\s][^\S\n]*\n\s*[^,\s]", re.IGNORECASE)
 
 
-_MIN_PASSWORD_CHARACTERS = 4
+_MIN_SECRET_CHARACTERS = 4  # a shorter one is not searched for, as ordinary words may contain it
 
 
 def looks_like_a_secret(text: str) -> bool:
@@ -22,7 +22,8 @@ def looks_like_a_secret(text: str) -> bool:
 
 def concealer(secrets: Iterable[str]) -> Callable[[str], str]:
     """A function for the texts of a server: writes [hidden] where they repeat one of the secrets, as it is or URL-encoded."""
-    forms = {form for secret in secrets if secret for form in (secret, quote(secret, safe=""), quote_plus(secret))}
+    long_secrets = [secret for secret in secrets if len(secret) >= _MIN_SECRET_CHARACTERS]
+    forms = {form for secret in long_secrets for form in (secret, quote(secret, safe=""), quote_plus(secret))}
     pattern = re.compile("|".join(map(re.escape, sorted(forms, key=len, reverse=True))))
 
     def conceal(text: str) -> str:
@@ -32,11 +33,10 @@ def concealer(secrets: Iterable[str]) -> Callable[[str], str]:
 
 
 def forms_of_basic_login(credentials: str) -> tuple[set[str], str]:
-    """What a server may repeat of the base64 text of a basic login: with and without padding, as user:password; and the password
-    alone, or empty if it is so short that ordinary words may contain it."""
+    """What a server may repeat of the base64 text of a basic login: with and without padding, and as user:password; and the
+    password alone."""
     pair = base64.b64decode(credentials).decode()
-    password = pair.partition(":")[2]
-    return {credentials, credentials.rstrip("="), pair}, password if len(password) >= _MIN_PASSWORD_CHARACTERS else ""
+    return {credentials, credentials.rstrip("="), pair}, pair.partition(":")[2]
 
 
 class Secret:

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from spark_kafka_sink.errors import AuthenticationError, UnsupportedVersionError, printable_list
 from spark_kafka_sink.network.background import BackgroundWork
-from spark_kafka_sink.network.sasl.login import Exchange, Login
+from spark_kafka_sink.network.sasl.login import Exchange, Login, conceal_sent
 from spark_kafka_sink.protocol.api_keys import API_TABLE, ApiKey
 from spark_kafka_sink.protocol.error_codes import Errors
 from spark_kafka_sink.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
@@ -171,7 +171,8 @@ def _carry_messages(exchange: Exchange, version: int) -> Generator[Step, Any, in
             reply = yield HandshakeRequest(SaslAuthenticateRequest(auth_bytes=step), version)
             assert isinstance(reply, SaslAuthenticateResponse)
             if reply.error_code:
-                raise Errors.for_code(reply.error_code).exception("SaslAuthenticate", reply.error_message)
+                broker_message = conceal_sent(reply.error_message or "", step)
+                raise Errors.for_code(reply.error_code).exception("SaslAuthenticate", broker_message)
             lifetime_ms = reply.session_lifetime_ms
             step = exchange.send(reply.auth_bytes)
     except StopIteration:

@@ -296,6 +296,14 @@ def test_refused_credentials_raise_in_the_brokers_words() -> None:
     )
 
 
+def test_a_broker_that_repeats_the_password_is_quoted_without_it() -> None:
+    """A broker's own check of passwords may say which one it does not know."""
+    password = "canary7Qx2zzWq" * 40  # longer than what is shown of a broker's text
+    steps, _ = until_exchange(PlainLogin("alice", Secret(password)))
+    with pytest.raises(AuthenticationError, match=r"The broker says: \"no \[hidden\] of alice: \[hidden\]\""):
+        steps.send(reply(error_code=58, error_message=f"no {password} of alice: {password}"))
+
+
 def test_another_error_of_the_exchange_is_no_refusal() -> None:
     """A broker that fails for its own reasons is tried again."""
     steps, _ = until_exchange()

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Generator
 from functools import partial
 from typing import Any, Protocol
 
-from spark_kafka_sink.config.secret import Secret, SecretBytes
+from spark_kafka_sink.config.secret import Secret, SecretBytes, concealer
 from spark_kafka_sink.errors import AuthenticationError, KafkaError, describe_error
 from spark_kafka_sink.network.background import BackgroundWork
 
@@ -52,6 +53,16 @@ def illegal_challenge(problem: str) -> AuthenticationError:
     return AuthenticationError(
         f"the broker's part of the SASL exchange is wrong: {problem}", condition="KAFKA_ILLEGAL_SASL_CHALLENGE"
     )
+
+
+# The messages that hold what a login is made of: of PLAIN and of OAUTHBEARER.
+_MESSAGE_WITH_SECRET = re.compile(rb"\0[^\0]*\0([^\0]+)|n,,\x01auth=Bearer ([^\x01]+)\x01.*", re.DOTALL)
+
+
+def conceal_sent(text: str, message: bytes) -> str:
+    """A broker's text, with [hidden] where it repeats the password or the token of the client's message that it answers."""
+    match = _MESSAGE_WITH_SECRET.fullmatch(message)
+    return text if match is None else concealer([(match[1] or match[2]).decode()])(text)
 
 
 class PlainLogin:

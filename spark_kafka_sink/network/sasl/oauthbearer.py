@@ -6,7 +6,7 @@ import re
 
 from spark_kafka_sink.config.secret import SecretBytes
 from spark_kafka_sink.errors import AuthenticationError, printable
-from spark_kafka_sink.network.sasl.login import Exchange, login_work
+from spark_kafka_sink.network.sasl.login import Exchange, conceal_sent, login_work
 from spark_kafka_sink.network.sasl.tokens import OAuthBearerToken, TokenCache, token_error
 
 _TOKEN = re.compile(r"[-_~+/.a-zA-Z0-9]+=*")
@@ -28,11 +28,12 @@ class OAuthBearerLogin:
         return "the bearer of a token" if name is None else f"token principal '{printable(name)}'"
 
     def start(self, host: str) -> Exchange:  # noqa: ARG002 - Login's signature
-        rejection = yield (yield login_work(lambda: first_message(self._tokens.token())))
+        message = yield login_work(lambda: first_message(self._tokens.token()))
+        rejection = yield message
         if not rejection:
             return
         yield SecretBytes(b"\x01")  # required by RFC 7628 before the broker ends the exchange with an error
-        text = printable(rejection.decode("ascii", errors="replace"))
+        text = printable(conceal_sent(rejection.decode("ascii", errors="replace"), message))
         raise AuthenticationError(f"the broker rejected the token: '{text}'", condition="KAFKA_SASL_AUTHENTICATION_FAILED")
 
 

@@ -160,6 +160,15 @@ def test_a_token_of_the_wrong_types_fails_the_login_and_nothing_else(
     assert CANARY not in str(raised.value)
 
 
+def test_a_refusal_that_repeats_the_token_is_quoted_without_it() -> None:
+    """The texts of a broker are cut at 300 characters: a longer token, which is cut too, would not be found in what is left."""
+    token = CANARY * 40
+    dialog = Dialog(bearer(OAuthBearerToken(Secret(token))).start("broker"))
+    dialog.send(f"unknown: {token}; {token}".encode())
+    with pytest.raises(AuthenticationError, match=r"unknown: \[hidden\]; \[hidden\]'"):
+        dialog.send(b"")
+
+
 @pytest.mark.parametrize("error", [ValueError("no idea"), SystemExit("no idea")])
 def test_a_token_that_cannot_be_had_fails_the_login(error: BaseException) -> None:
     with pytest.raises(AuthenticationError, match=rf"\[KAFKA_LOGIN_FAILED\] {type(error).__name__}: no idea"):
