@@ -13,8 +13,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from spark_kafka_sink.admin.leaders import ActiveProducer as ActiveProducer
     from spark_kafka_sink.admin.offsets import CommittedOffset as CommittedOffset
-    from spark_kafka_sink.admin.producers import ActiveProducer as ActiveProducer
     from spark_kafka_sink.admin.transaction_client import TransactionClient as TransactionClient
     from spark_kafka_sink.admin.transaction_operations import EndOutcome as EndOutcome
     from spark_kafka_sink.admin.transaction_operations import ListedTransaction as ListedTransaction
@@ -143,7 +143,7 @@ __all__ = [
 ]
 
 _HOMES = dict.fromkeys(__all__, "spark_kafka_sink.errors") | {
-    "ActiveProducer": "spark_kafka_sink.admin.producers",
+    "ActiveProducer": "spark_kafka_sink.admin.leaders",
     "ArrowTable": "spark_kafka_sink.producer.tables.table_batches",
     "BatchMetadata": "spark_kafka_sink.producer.producer_record",
     "Cluster": "spark_kafka_sink.network.cluster",

@@ -1,8 +1,8 @@
 """One call of RequestClient: asks are queued for their brokers, sent, answered and retried, until each has an outcome.
 
-    ask ──▶ look-up of the coordinator ──▶ queue of a broker ──▶ in flight ──▶ outcome
-     ▲                                          │                   │
-     └───────────────── back-off ◀──────────────┴───────────────────┘
+    ask ──▶ look-up of coordinator or leader ──▶ queue of a broker ──▶ in flight ──▶ outcome
+     ▲                                                │                   │
+     └───────────────────── back-off ◀────────────────┴───────────────────┘
 
 Law: every ask without an outcome is in exactly one of these places, so that none is forgotten and none is sent twice at once.
 """
@@ -20,7 +20,17 @@ from typing import Any
 
 from spark_kafka_sink.admin.brokers import FindCoordinator
 from spark_kafka_sink.admin.cluster_access import ClusterAccess
-from spark_kafka_sink.admin.operation import ANY_BROKER, AnyBroker, Ask, Broker, BrokerGoneError, Operation, RetryNeeded
+from spark_kafka_sink.admin.leaders import FindLeaders, unknown_partition_error
+from spark_kafka_sink.admin.operation import (
+    ANY_BROKER,
+    AnyBroker,
+    Ask,
+    Broker,
+    BrokerGoneError,
+    Leader,
+    Operation,
+    RetryNeeded,
+)
 from spark_kafka_sink.clock import NEVER_MS
 from spark_kafka_sink.errors import KafkaError
 from spark_kafka_sink.network.cluster import Node
@@ -43,7 +53,8 @@ class _PendingAsk:
     trouble: str = ""  # why it has no outcome yet, for the error if time runs out
 
 
-_Destination = AnyBroker | Broker | int  # where asks queue; a number is a coordinator's node id
+_Destination = AnyBroker | Broker | int  # where asks queue; a number is the node id of a coordinator or leader
+_LookUp = CoordinatorKey | str  # a coordinator's, or the leaders of a topic
 
 
 class Call:
@@ -70,7 +81,7 @@ class Call:
         self._queues: dict[_Destination, dict[Operation[Any, Any], deque[_PendingAsk]]] = {}  # without empty queues
         self._backoffs: list[tuple[int, int, _PendingAsk]] = []  # a heap: end of the back-off, a number for equal times
         self._tie_breakers = count()
-        self._asks_awaiting_look_up: dict[CoordinatorKey, list[_PendingAsk]] = {}
+        self._asks_awaiting_look_up: dict[_LookUp, list[_PendingAsk]] = {}
         self._is_over = False
 
     def run(self) -> list[Any]:
@@ -112,24 +123,35 @@ class Call:
     def _route(self, asks: Iterable[_PendingAsk]) -> None:
         for pending_ask in asks:
             target = pending_ask.ask.target
-            if not isinstance(target, CoordinatorKey):
+            if not isinstance(target, CoordinatorKey | Leader):
                 self._enqueue(target, pending_ask)
                 continue
-            coordinator = self._access.coordinators.get(target)
-            if coordinator is None:
+            node = self._known_node(target)
+            if node is None:
                 self._look_up(target, pending_ask)
             else:
-                self._enqueue(coordinator.id, pending_ask)
+                self._enqueue(node.id, pending_ask)
+
+    def _known_node(self, target: CoordinatorKey | Leader) -> Node | None:
+        if isinstance(target, Leader):
+            return self._access.leaders.get(target.partition)
+        return self._access.coordinators.get(target)
 
     def _enqueue(self, destination: _Destination, pending_ask: _PendingAsk) -> None:
         self._queues.setdefault(destination, {}).setdefault(pending_ask.ask.operation, deque()).append(pending_ask)
 
-    def _look_up(self, key: CoordinatorKey, pending_ask: _PendingAsk) -> None:
+    def _look_up(self, target: CoordinatorKey | Leader, pending_ask: _PendingAsk) -> None:
+        key: _LookUp = target.partition.topic if isinstance(target, Leader) else target
         waiting_asks = self._asks_awaiting_look_up.setdefault(key, [])
         waiting_asks.append(pending_ask)
         if len(waiting_asks) == 1:
-            ask = Ask(ANY_BROKER, FindCoordinator(key.key_type), key)
-            self._enqueue(ANY_BROKER, _PendingAsk(ask, partial(self._end_look_up, key)))
+            ask: Ask[Any, Any]
+            if isinstance(key, str):
+                ask = Ask(ANY_BROKER, FindLeaders(), key)
+                self._enqueue(ANY_BROKER, _PendingAsk(ask, partial(self._end_look_up_of_leaders, key)))
+            else:
+                ask = Ask(ANY_BROKER, FindCoordinator(key.key_type), key)
+                self._enqueue(ANY_BROKER, _PendingAsk(ask, partial(self._end_look_up, key)))
 
     def _end_look_up(self, key: CoordinatorKey, outcome: Node | KafkaError) -> None:
         waiting_asks = self._asks_awaiting_look_up.pop(key)
@@ -142,16 +164,37 @@ class Call:
         for pending_ask in waiting_asks:
             self._enqueue(outcome.id, pending_ask)
 
+    def _end_look_up_of_leaders(self, topic: str, outcome: dict[int, Node | None] | KafkaError) -> None:
+        waiting_asks = self._asks_awaiting_look_up.pop(topic)
+        if not isinstance(outcome, KafkaError):
+            self._access.leaders.remember(topic, outcome)
+        for pending_ask in waiting_asks:
+            target = pending_ask.ask.target
+            assert isinstance(target, Leader)
+            partition = target.partition
+            if isinstance(outcome, KafkaError):
+                pending_ask.settle(outcome)
+            elif partition.partition not in outcome:
+                pending_ask.settle(unknown_partition_error(partition))
+            elif (leader := self._access.leaders.get(partition)) is not None:
+                self._enqueue(leader.id, pending_ask)
+            elif pending_ask.ask.operation.awaits_leader:
+                self._retry(pending_ask, "it has no leader", must_look_up=True)
+            else:
+                pending_ask.settle(None)
+
     def _end_backoffs(self, now_ms: int) -> None:
         while self._backoffs and self._backoffs[0][0] <= now_ms:
             self._route([heappop(self._backoffs)[2]])
 
     def _retry(self, pending_ask: _PendingAsk, trouble: str, *, must_look_up: bool) -> None:
-        """Queue an ask again after a back-off. `must_look_up`: look up its coordinator again first, if it has one."""
+        """Queue an ask again after a back-off. `must_look_up`: look up its coordinator or leader again first, if it has one."""
         logger.debug("= %s is retried: %s", pending_ask.ask.operation.describe(pending_ask.ask.item), trouble)
         target = pending_ask.ask.target
         if must_look_up and isinstance(target, CoordinatorKey):
             self._access.coordinators.forget(target)
+        elif must_look_up and isinstance(target, Leader):
+            self._access.leaders.forget(target.partition.topic)
         self._note_trouble(pending_ask, trouble)
         pending_ask.failure_count += 1
         due_ms = self._access.clock.now_ms() + self._access.backoff_ms(pending_ask.failure_count)
@@ -160,9 +203,10 @@ class Call:
     def _note_trouble(self, pending_ask: _PendingAsk, trouble: str) -> None:
         """Remember why an ask waits. The asks that wait for a look-up get its reason."""
         pending_ask.trouble = trouble
-        if isinstance(pending_ask.ask.operation, FindCoordinator):
+        operation = pending_ask.ask.operation
+        if isinstance(operation, FindCoordinator | FindLeaders):
             for waiting_ask in self._asks_awaiting_look_up.get(pending_ask.ask.item, ()):
-                waiting_ask.trouble = f"FindCoordinator: {trouble}"
+                waiting_ask.trouble = f"{type(operation).__name__}: {trouble}"
 
     # SENDING
 
@@ -202,7 +246,7 @@ class Call:
         return destination.node_id
 
     def _react_to_unreachable(self, destination: _Destination, node_id: int) -> None:
-        """Fail the asks for a broker that rejects the login. Retry the asks for a coordinator that cannot be reached."""
+        """Fail the asks for a broker that rejects the login. Retry those for a coordinator or leader that cannot be reached."""
         rejection = self._network.login_rejection(node_id)
         if rejection is not None:
             for pending_ask in self._take_all(destination):
@@ -260,7 +304,9 @@ class Call:
             result = pending_ask.ask.operation.judge(pending_ask.ask.item, response.message, response.version)
         except RetryNeeded as retry:
             trouble = f"node {response.request.node_id} answers {retry.error}"
-            self._retry(pending_ask, trouble, must_look_up=retry.error.must_find_coordinator)
+            is_for_leader = isinstance(pending_ask.ask.target, Leader)
+            must_look_up = retry.error.must_refresh_metadata if is_for_leader else retry.error.must_find_coordinator
+            self._retry(pending_ask, trouble, must_look_up=must_look_up)
         except KafkaError as error:
             pending_ask.settle(error)
         else:

@@ -19,6 +19,7 @@ from spark_kafka_sink.protocol.api_keys import ApiKey
 from spark_kafka_sink.protocol.error_codes import ErrorCode, Errors
 from spark_kafka_sink.protocol.permissions import READ, to_grant
 from spark_kafka_sink.protocol.schema import Request
+from spark_kafka_sink.protocol.topic_partition import TopicPartition
 
 ItemT = TypeVar("ItemT")
 AnswerT = TypeVar("AnswerT")
@@ -40,11 +41,17 @@ class Broker(NamedTuple):
     node_id: int
 
 
-Target = AnyBroker | Broker | CoordinatorKey  # RequestClient looks up a coordinator that it does not know
+class Leader(NamedTuple):
+    """A target: the leader of this partition."""
+
+    partition: TopicPartition
+
+
+Target = AnyBroker | Broker | CoordinatorKey | Leader  # RequestClient looks up coordinators and leaders that it does not know
 
 
 class RetryNeeded(Exception):
-    """Raised by `judge`: ask again after a back-off. If the error says so, the coordinator is looked up again first."""
+    """Raised by `judge`: ask again after a back-off. If the error says so, coordinator or leader is looked up again first."""
 
     def __init__(self, error: ErrorCode) -> None:
         super().__init__(str(error))
@@ -59,6 +66,7 @@ class Operation(ABC, Generic[ItemT, ResultT]):
     """One API of Kafka, and how it is used here. Instances are immutable. Asks with equal operations may share a request."""
 
     api_key: ClassVar[ApiKey]
+    awaits_leader: ClassVar[bool] = True  # an ask for a Leader waits while there is none; if false, its result is None then
     on_topic: ClassVar[str] = READ  # the permission on a topic that it takes, as in protocol/permissions.py
 
     @property

@@ -23,14 +23,16 @@ class Question(Generic[AnswerT]):
 
     Args:
         read: makes the answer from the results, which are in the order of the asks. It may raise, and may send more asks.
+        reads_errors: whether `read` gets a KafkaError in place of each result that is missing. If false, the reply raises it.
     """
 
     asks: Sequence[Ask[Any, Any]]
     read: Callable[[list[Any]], AnswerT]
+    reads_errors: bool = False
 
     def then(self, read: Callable[[AnswerT], NextT]) -> Question[NextT]:
         """A question with the same asks. Its `read` makes the new answer from the answer to this question."""
-        return Question(self.asks, lambda results: read(self.read(results)))
+        return Question(self.asks, lambda results: read(self.read(results)), self.reads_errors)
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +45,8 @@ class Reply(Generic[AnswerT]):
 
     def read_answer(self) -> AnswerT:
         """Make the answer with the question's `read`. Blocks if `read` sends more asks. Raises as `results_of` and `read` do."""
+        if self.question.reads_errors:
+            return self.question.read(list(self.outcomes))
         return self.question.read(results_of(self.question.asks, self.outcomes, self.timeout_ms))
 
 

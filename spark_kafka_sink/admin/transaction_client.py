@@ -29,9 +29,9 @@ from typing import Any, Generic, NamedTuple, TypeVar
 
 from spark_kafka_sink.admin.brokers import DescribeBrokerConfig, FindCoordinator
 from spark_kafka_sink.admin.cluster_access import ClusterAccess
+from spark_kafka_sink.admin.leaders import ActiveProducer, DescribeProducers, FindLeaders, ListEndOffset
 from spark_kafka_sink.admin.offsets import CommitOffsets, CommittedOffset, FetchOffsets, OffsetsToCommit, OffsetsToFetch
-from spark_kafka_sink.admin.operation import ANY_BROKER, Ask, Broker, BrokerGoneError
-from spark_kafka_sink.admin.producers import ActiveProducer, DescribeProducers, FindLeaders, leader_of
+from spark_kafka_sink.admin.operation import ANY_BROKER, Ask, Broker, Leader, Operation
 from spark_kafka_sink.admin.question import Question, Reply
 from spark_kafka_sink.admin.request_client import RequestClient
 from spark_kafka_sink.admin.transaction_operations import (
@@ -58,6 +58,7 @@ from spark_kafka_sink.errors import AuthorizationError, BrokerError, KafkaError,
 from spark_kafka_sink.network.cluster import Node
 from spark_kafka_sink.network.coordinators import CoordinatorKey
 from spark_kafka_sink.protocol.messages.find_coordinator import FIRST_VERSION_WITH_KEYS, KeyType
+from spark_kafka_sink.protocol.messages.list_offsets import IsolationLevel
 from spark_kafka_sink.protocol.producer_identity import PreparedTransaction, ProducerIdentity
 from spark_kafka_sink.protocol.topic_partition import TopicPartition
 
@@ -372,7 +373,7 @@ class TransactionClient:
         if known_leaders is None or not asked_brokers:
             return None
 
-        def note_leaders(answers: list[dict[int, int]]) -> bool:
+        def note_leaders(answers: list[dict[int, Node | None]]) -> bool:
             self._transaction_log_leaders = _sorted_leaders(answers[0])
             return self._transaction_log_leaders == known_leaders and asked_brokers.issuperset(known_leaders)
 
@@ -455,46 +456,26 @@ class TransactionClient:
             By partition, its producers by producer id, or why they cannot be known; nothing is raised for a single partition.
             AuthorizationError: it takes READ on the topic. BrokerError: there is no such topic or partition.
         """
-        total_ms = self._timeout_or_default(timeout_ms)
-        deadline_ms = self._deadline_ms(total_ms)
-        distinct_partitions = list(dict.fromkeys(partitions))
-        operation = DescribeProducers(None if producer_ids is None else frozenset(producer_ids))
-        producers = self._ask_leaders(operation, distinct_partitions, total_ms)
-        failure_count = 0
-        while partitions_left := [each for each in distinct_partitions if each not in producers]:
-            failure_count += 1
-            self._requests.back_off(failure_count, self._left_ms(deadline_ms))
-            if not self._left_ms(deadline_ms):
-                break
-            new_outcomes = self._ask_leaders(operation, partitions_left, self._left_ms(deadline_ms))
-            producers |= {key: outcome for key, outcome in new_outcomes.items() if not isinstance(outcome, KafkaTimeoutError)}
-        for partition in partitions_left:
-            producers[partition] = KafkaTimeoutError(
-                f"{operation.describe(partition)}: it had no leader, or another one each time, for {total_ms} ms"
-            )
-        return {each: producers[each] for each in distinct_partitions}
+        return self.ask(self.describe_producers_question(partitions, producer_ids), timeout_ms=timeout_ms)
 
-    def _ask_leaders(
-        self, operation: DescribeProducers, partitions: Sequence[TopicPartition], timeout_ms: int
-    ) -> dict[TopicPartition, dict[int, ActiveProducer] | KafkaError]:
-        """Ask each partition's leader. The result lacks partitions that have no leader now, or whose leader was another one."""
-        deadline_ms = self._deadline_ms(timeout_ms)
-        topics = list(dict.fromkeys(each.topic for each in partitions))
-        outcomes = self._requests.ask([Ask(ANY_BROKER, FindLeaders(), topic) for topic in topics], timeout_ms)
-        leaders = dict(zip(topics, outcomes, strict=True))
-        producers: dict[TopicPartition, dict[int, ActiveProducer] | KafkaError] = {}
-        asks = []
-        for partition in partitions:
-            leader = leader_of(partition, leaders[partition.topic])
-            if isinstance(leader, KafkaError):
-                producers[partition] = leader
-            elif leader is not None:
-                asks.append(Ask(Broker(leader), operation, partition))
-        answers = self._requests.ask(asks, self._left_ms(deadline_ms))
-        for ask, outcome in zip(asks, answers, strict=True):
-            if outcome is not None and not isinstance(outcome, BrokerGoneError):
-                producers[ask.item] = outcome
-        return producers
+    def describe_producers_question(
+        self, partitions: Iterable[TopicPartition], producer_ids: Collection[int] | None = None
+    ) -> Question[dict[TopicPartition, dict[int, ActiveProducer] | KafkaError]]:
+        """A question whose answer is what `describe_producers` returns."""
+        return _question_for_leaders(DescribeProducers(None if producer_ids is None else frozenset(producer_ids)), partitions)
+
+    def end_offsets_question(
+        self, partitions: Iterable[TopicPartition], isolation_level: IsolationLevel
+    ) -> Question[dict[TopicPartition, int | KafkaError | None]]:
+        """A question for the ends of partitions: READ_COMMITTED the last stable offset, else the high watermark (ListOffsets).
+
+        Rows below the last stable offset are decided: their transactions are committed or aborted there. Leaders that this client
+        has found before are asked at once, each with one request for all its partitions.
+
+        The answer has, by partition, the offset after the last row that such readers see; None if the partition has no leader
+        now; or the error why it cannot be known. Nothing is raised for a single partition. It takes DESCRIBE on the topic.
+        """
+        return _question_for_leaders(ListEndOffset(isolation_level), partitions)
 
     # TOPICS
 
@@ -597,12 +578,21 @@ def _is_not_open(outcome: EndOutcome | None) -> bool:
     return outcome is not None and outcome.end is TransactionEnd.NOT_OPEN
 
 
+def _question_for_leaders(
+    operation: Operation[TopicPartition, T], partitions: Iterable[TopicPartition]
+) -> Question[dict[TopicPartition, T | KafkaError]]:
+    names = list(dict.fromkeys(partitions))
+    asks = [Ask(Leader(name), operation, name) for name in names]
+    return Question(asks, lambda outcomes: dict(zip(names, outcomes, strict=True)), reads_errors=True)
+
+
 def _list_operation(states: Collection[str]) -> ListTransactions:
     return ListTransactions(tuple(sorted(set(map(str, states)))))
 
 
-def _sorted_leaders(leaders: Mapping[int, int]) -> list[int]:
-    return [leaders[partition] for partition in sorted(leaders)]
+def _sorted_leaders(leaders: Mapping[int, Node | None]) -> list[int]:
+    """The leaders' node ids in the order of partitions, -1 where there is none."""
+    return [-1 if leader is None else leader.id for _, leader in sorted(leaders.items())]
 
 
 def _sorted_transactions(answers: Mapping[int, list[ListedTransaction]]) -> list[ListedTransaction]:

@@ -14,6 +14,7 @@ class ApiKey(IntEnum):
     """Kafka's numbers of the APIs that this client uses."""
 
     PRODUCE = 0
+    LIST_OFFSETS = 2
     METADATA = 3
     OFFSET_COMMIT = 8
     OFFSET_FETCH = 9
@@ -54,6 +55,8 @@ API_TABLE: dict[ApiKey, Api] = {
         # 3: first with record batch v2. Brokers may advertise 0 and reject it (KAFKA-18659), so this client never uses it.
         # 13: topics are named by id (KIP-516). 16 MiB: a broker may report an error message for every record of a batch.
         Api(ApiKey.PRODUCE, 3, 13, flexible_from=9, throttles_from=6, max_response_bytes=16 * MIB),
+        # 2: the isolation level. Later versions than 6 add special timestamps.
+        Api(ApiKey.LIST_OFFSETS, 2, 6, flexible_from=6, throttles_from=3),
         # 4: every broker with Produce 3 supports it, and it has allow_auto_topic_creation. 13: error 129 (KIP-1102).
         # 32 MiB: some 800,000 partitions of 3 replicas.
         Api(ApiKey.METADATA, 4, 13, flexible_from=9, throttles_from=6, max_response_bytes=32 * MIB),

@@ -10,6 +10,7 @@ from spark_kafka_sink.protocol.error_codes import ErrorCode, Errors
 AUTHORIZED_OPERATIONS_OMITTED = -(1 << 31)
 
 WRITE = "WRITE on the topic {}"
+DESCRIBE = "DESCRIBE on the topic {}, which WRITE and READ include"
 READ = "READ on the topic {}, which committing its offsets and looking at its producers require"
 
 
@@ -19,7 +20,7 @@ def to_grant(error: ErrorCode, *, transactional_id: str = "", group: str = "", t
     WRITE and READ include DESCRIBE.
 
     Args:
-        on_topic: WRITE or READ, whichever the request needs; the broker's error does not say it.
+        on_topic: WRITE, READ or DESCRIBE, whichever the request needs; the broker's error does not say it.
     """
     permissions = {
         Errors.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: (

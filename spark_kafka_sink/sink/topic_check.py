@@ -75,8 +75,8 @@ def _is_known_to_be_missing(options: Mapping[str, object], topic: str) -> bool:
 def is_missing(client: RequestClient, topic: str, deadline_ms: int) -> bool:
     """Whether the topic does not exist and will not be created. Raises KafkaError if the brokers do not answer that."""
     from spark_kafka_sink.admin.brokers import DescribeBrokerConfig
+    from spark_kafka_sink.admin.leaders import FindLeaders
     from spark_kafka_sink.admin.operation import ANY_BROKER, Ask
-    from spark_kafka_sink.admin.producers import FindLeaders
     from spark_kafka_sink.protocol.error_codes import Errors
 
     def left_ms() -> int:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from spark_kafka_sink.admin.producers import ActiveProducer
+from spark_kafka_sink.admin.leaders import ActiveProducer
 from spark_kafka_sink.admin.transaction_client import TransactionClient
 from spark_kafka_sink.errors import AuthorizationError, BrokerError, KafkaError, KafkaTimeoutError, ProtocolError
 from spark_kafka_sink.protocol.api_keys import ApiKey
@@ -114,7 +114,9 @@ def test_a_partition_that_never_gets_a_leader_is_an_error_in_time_beside_the_oth
     outcomes = client.describe_producers([partition(0), partition(1)], timeout_ms=2_000)
     assert producers(outcomes[partition(0)]) == {}
     assert isinstance(outcomes[partition(1)], KafkaTimeoutError)
-    assert "DescribeProducers of partition t-1: it had no leader" in str(outcomes[partition(1)])
+    assert "DescribeProducers of partition t-1 was not answered within 2000 ms; the last trouble: it has no leader" in str(
+        outcomes[partition(1)]
+    )
 
 
 def test_topics_and_partitions_that_do_not_exist_are_errors_at_once(broker: FakeBroker, client: TransactionClient) -> None:
@@ -133,15 +135,16 @@ def test_topics_and_partitions_that_do_not_exist_are_errors_at_once(broker: Fake
 
 
 def test_a_missing_permission_is_the_error_of_its_topic_alone(broker: FakeBroker, client: TransactionClient) -> None:
-    broker.add_topic("hidden", 1)
+    for topic in ("hidden", "invisible"):
+        broker.add_topic(topic, 1)
     broker.fail_next(ApiKey.DESCRIBE_PRODUCERS, Errors.TOPIC_AUTHORIZATION_FAILED)
     outcomes = client.describe_producers([TopicPartition("hidden", 0)])
     error = outcomes[TopicPartition("hidden", 0)]
     assert isinstance(error, AuthorizationError)
     assert "Grant the user READ on the topic 'hidden'" in str(error)
-    broker.topics["hidden"].error = Errors.TOPIC_AUTHORIZATION_FAILED
-    outcomes = client.describe_producers([TopicPartition("hidden", 0), partition()])
-    assert isinstance(outcomes[TopicPartition("hidden", 0)], AuthorizationError)
+    broker.topics["invisible"].error = Errors.TOPIC_AUTHORIZATION_FAILED
+    outcomes = client.describe_producers([TopicPartition("invisible", 0), partition()])
+    assert isinstance(outcomes[TopicPartition("invisible", 0)], AuthorizationError)
     assert producers(outcomes[partition()]) == {}
 
 

@@ -10,10 +10,10 @@ import pytest
 
 from spark_kafka_sink import admin
 from spark_kafka_sink.admin.brokers import DescribeBrokerConfig, FindCoordinator
+from spark_kafka_sink.admin.leaders import DescribeProducers, FindLeaders, ListEndOffset
 from spark_kafka_sink.admin.offsets import CommitOffsets, CommittedOffset, FetchOffsets, OffsetsToCommit, OffsetsToFetch
 from spark_kafka_sink.admin.operation import Operation, RetryNeeded
 from spark_kafka_sink.admin.permissions import GroupPermissions, MayWriteToId
-from spark_kafka_sink.admin.producers import DescribeProducers, FindLeaders
 from spark_kafka_sink.admin.topics import DescribeTopic, DescribeTopicConfigs
 from spark_kafka_sink.admin.transaction_operations import (
     AddedGroup,
@@ -35,6 +35,7 @@ from spark_kafka_sink.network.coordinators import CoordinatorKey
 from spark_kafka_sink.protocol.api_keys import API_TABLE
 from spark_kafka_sink.protocol.error_codes import ERROR_CODES, ErrorCode, Errors
 from spark_kafka_sink.protocol.messages.find_coordinator import KeyType
+from spark_kafka_sink.protocol.messages.list_offsets import IsolationLevel
 from spark_kafka_sink.protocol.producer_identity import PreparedTransaction, ProducerIdentity
 from spark_kafka_sink.protocol.topic_partition import TopicPartition
 from tests.fakes.error_responses import error_response
@@ -58,6 +59,7 @@ OPERATIONS: list[tuple[Operation[Any, Any], Any]] = [
     (CommitOffsets(), OffsetsToCommit("g", {PARTITION: CommittedOffset(1, "m")})),
     (FindLeaders(), "t"),
     (DescribeProducers(), PARTITION),
+    (ListEndOffset(IsolationLevel.READ_COMMITTED), PARTITION),
     (DescribeTopic(), "t"),
     (DescribeTopicConfigs(("max.message.bytes",)), "t"),
     (GroupPermissions(), "g"),
@@ -65,12 +67,10 @@ OPERATIONS: list[tuple[Operation[Any, Any], Any]] = [
 ]
 UNKNOWN_TOPIC = Errors.UNKNOWN_TOPIC_OR_PARTITION
 OTHER_PRODUCER = (Errors.INVALID_PRODUCER_EPOCH, Errors.INVALID_PRODUCER_ID_MAPPING, Errors.PRODUCER_FENCED)
-# What is no failure of the item: an id that nobody has used, or that another producer has, a partition that is on another broker.
+# What is no failure of the item: an id that nobody has used, or that another producer has, a partition that does not exist.
 KNOWN_ANSWERS = {
     *((TakeOver, error) for error in OTHER_PRODUCER),
     (DescribeTransactions, Errors.TRANSACTIONAL_ID_NOT_FOUND),
-    (DescribeProducers, Errors.NOT_LEADER_OR_FOLLOWER),
-    (DescribeProducers, UNKNOWN_TOPIC),
     (DescribeTopic, UNKNOWN_TOPIC),
     (MayWriteToId, Errors.INVALID_PRODUCER_ID_MAPPING),
     (AddPartitions, UNKNOWN_TOPIC),

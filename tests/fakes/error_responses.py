@@ -33,6 +33,12 @@ from spark_kafka_sink.protocol.messages.describe_transactions import (
 from spark_kafka_sink.protocol.messages.end_txn import EndTxnRequest, EndTxnResponse
 from spark_kafka_sink.protocol.messages.find_coordinator import Coordinator, FindCoordinatorRequest, FindCoordinatorResponse
 from spark_kafka_sink.protocol.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
+from spark_kafka_sink.protocol.messages.list_offsets import (
+    ListOffsetsPartitionResponse,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+    ListOffsetsTopicResponse,
+)
 from spark_kafka_sink.protocol.messages.list_transactions import ListTransactionsRequest, ListTransactionsResponse
 from spark_kafka_sink.protocol.messages.metadata import MetadataRequest, MetadataResponse, MetadataResponseTopic
 from spark_kafka_sink.protocol.messages.offset_commit import (
@@ -123,6 +129,14 @@ def _describe_producers(request: DescribeProducersRequest, code: int) -> Describ
     return DescribeProducersResponse(topics=tuple(topics))
 
 
+def _list_offsets(request: ListOffsetsRequest, code: int) -> ListOffsetsResponse:
+    topics = []
+    for topic in request.topics:
+        parts = (ListOffsetsPartitionResponse(partition_index=each.partition_index, error_code=code) for each in topic.partitions)
+        topics.append(ListOffsetsTopicResponse(name=topic.name, partitions=tuple(parts)))
+    return ListOffsetsResponse(topics=tuple(topics))
+
+
 def _metadata(request: MetadataRequest, code: int) -> MetadataResponse:
     topics = (MetadataResponseTopic(error_code=code, name=topic.name) for topic in request.topics or ())
     return MetadataResponse(topics=tuple(topics))
@@ -142,5 +156,6 @@ _ANSWERS: dict[type[Message], Callable[[Any, int], Message]] = {
     DescribeConfigsRequest: _describe_configs,
     DescribeGroupsRequest: _describe_groups,
     DescribeProducersRequest: _describe_producers,
+    ListOffsetsRequest: _list_offsets,
     MetadataRequest: _metadata,
 }

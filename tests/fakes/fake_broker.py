@@ -45,6 +45,13 @@ from spark_kafka_sink.protocol.messages.describe_producers import (
     TopicResponse,
 )
 from spark_kafka_sink.protocol.messages.find_coordinator import KeyType
+from spark_kafka_sink.protocol.messages.list_offsets import (
+    IsolationLevel,
+    ListOffsetsPartitionResponse,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+    ListOffsetsTopicResponse,
+)
 from spark_kafka_sink.protocol.messages.metadata import (
     MetadataRequest,
     MetadataResponse,
@@ -242,8 +249,7 @@ class FakeBroker:
 
     def last_stable_offset(self, topic: str, partition: int) -> int:
         with self.lock:
-            log = self.topics[topic].partitions[partition]
-            return log.transactions.last_stable_offset(log.next_offset)
+            return self.topics[topic].partitions[partition].end_offset(IsolationLevel.READ_COMMITTED)
 
     def requests_of(self, api_key: ApiKey) -> list[ReceivedRequest]:
         with self.lock:
@@ -378,6 +384,8 @@ class FakeBroker:
     def _coordinate(self, request: ReceivedRequest) -> Message:
         if isinstance(request.message, DescribeProducersRequest):
             return self._describe_producers(request.message, request.node_id)
+        if isinstance(request.message, ListOffsetsRequest):
+            return self._list_offsets(request.message, request.node_id)
         return self.coordinators.answer(request.message, request.header.api_version, request.node_id)
 
     def _api_versions(self, error: ErrorCode) -> ApiVersionsResponse:
@@ -464,12 +472,31 @@ class FakeBroker:
             )
         )
 
+    def _list_offsets(self, message: ListOffsetsRequest, node_id: int) -> ListOffsetsResponse:
+        """Of the timestamp END_OF_LOG alone."""
+        topics = []
+        for topic in message.topics:
+            parts = []
+            for each in topic.partitions:
+                log = self._log(TopicPartition(topic.name, each.partition_index))
+                error = self._error_of_log(log, node_id)
+                offset = -1 if log is None or error else log.end_offset(message.isolation_level)
+                parts.append(
+                    ListOffsetsPartitionResponse(partition_index=each.partition_index, error_code=error.number, offset=offset)
+                )
+            topics.append(ListOffsetsTopicResponse(name=topic.name, partitions=tuple(parts)))
+        return ListOffsetsResponse(topics=tuple(topics))
+
+    def _error_of_log(self, log: PartitionLog | None, node_id: int) -> ErrorCode:
+        if log is None:
+            return Errors.UNKNOWN_TOPIC_OR_PARTITION
+        return Errors.NONE if log.leader == node_id else Errors.NOT_LEADER_OR_FOLLOWER
+
     def _describe_partition(self, partition: TopicPartition, node_id: int) -> PartitionResponse:
         log = self._log(partition)
-        if log is not None and log.leader == node_id:
-            return PartitionResponse(partition_index=partition.partition, active_producers=log.described_producers())
-        error = Errors.UNKNOWN_TOPIC_OR_PARTITION if log is None else Errors.NOT_LEADER_OR_FOLLOWER
-        return PartitionResponse(partition_index=partition.partition, error_code=error.number)
+        error = self._error_of_log(log, node_id)
+        producers = () if log is None or error else log.described_producers()
+        return PartitionResponse(partition_index=partition.partition, error_code=error.number, active_producers=producers)
 
     def _write_marker(self, partition: TopicPartition, producer_id: int, epoch: int, committed: bool) -> None:
         log = self._log(partition)

@@ -10,6 +10,7 @@ from spark_kafka_sink.protocol.error_codes import Errors
 from spark_kafka_sink.protocol.messages.describe_producers import (
     ProducerState as DescribedProducer,
 )
+from spark_kafka_sink.protocol.messages.list_offsets import IsolationLevel
 from tests.fakes.partition_transactions import Marker, PartitionTransactions
 from tests.fakes.record_decoder import Batch, InvalidBatch, Record
 
@@ -85,6 +86,11 @@ class PartitionLog:
         state = self.producers.get(producer_id)
         if state is None or state.epoch < epoch:
             self.producers[producer_id] = ProducerState(epoch, deque(maxlen=DUPLICATES_REMEMBERED))
+
+    def end_offset(self, isolation_level: int) -> int:
+        """The offset after the last record that readers of this isolation level see."""
+        is_committed = isolation_level == IsolationLevel.READ_COMMITTED
+        return self.transactions.last_stable_offset(self.next_offset) if is_committed else self.next_offset
 
     def committed_records(self) -> list[Record]:
         """What read_committed readers see."""

@@ -14,6 +14,7 @@ from spark_kafka_sink.protocol.messages.describe_transactions import DescribeTra
 from spark_kafka_sink.protocol.messages.end_txn import EndTxnRequest
 from spark_kafka_sink.protocol.messages.find_coordinator import FindCoordinatorRequest
 from spark_kafka_sink.protocol.messages.init_producer_id import InitProducerIdRequest
+from spark_kafka_sink.protocol.messages.list_offsets import ListOffsetsRequest
 from spark_kafka_sink.protocol.messages.list_transactions import ListTransactionsRequest
 from spark_kafka_sink.protocol.messages.metadata import MetadataRequest
 from spark_kafka_sink.protocol.messages.offset_commit import OffsetCommitRequest
@@ -41,6 +42,7 @@ REQUESTS: dict[int, type[Message]] = {
     ApiKey.DESCRIBE_TRANSACTIONS: DescribeTransactionsRequest,
     ApiKey.END_TXN: EndTxnRequest,
     ApiKey.FIND_COORDINATOR: FindCoordinatorRequest,
+    ApiKey.LIST_OFFSETS: ListOffsetsRequest,
     ApiKey.LIST_TRANSACTIONS: ListTransactionsRequest,
     ApiKey.OFFSET_COMMIT: OffsetCommitRequest,
     ApiKey.OFFSET_FETCH: OffsetFetchRequest,

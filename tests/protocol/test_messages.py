@@ -254,9 +254,9 @@ def test_every_api_throttles_from_the_version_in_which_its_response_says_so() ->
     # shouldClientThrottle of the responses in the Java client.
     throttles = {key.name: api.throttles_from for key, api in API_TABLE.items() if api.throttles_from != NEVER}
     assert throttles == {
-        "PRODUCE": 6, "METADATA": 6, "OFFSET_COMMIT": 4, "OFFSET_FETCH": 4, "FIND_COORDINATOR": 2, "API_VERSIONS": 2,
-        "INIT_PRODUCER_ID": 1, "ADD_PARTITIONS_TO_TXN": 1, "ADD_OFFSETS_TO_TXN": 1, "END_TXN": 1, "TXN_OFFSET_COMMIT": 1,
-        "DESCRIBE_CONFIGS": 2, "DESCRIBE_GROUPS": 2,
+        "PRODUCE": 6, "LIST_OFFSETS": 3, "METADATA": 6, "OFFSET_COMMIT": 4, "OFFSET_FETCH": 4, "FIND_COORDINATOR": 2,
+        "API_VERSIONS": 2, "INIT_PRODUCER_ID": 1, "ADD_PARTITIONS_TO_TXN": 1, "ADD_OFFSETS_TO_TXN": 1, "END_TXN": 1,
+        "TXN_OFFSET_COMMIT": 1, "DESCRIBE_CONFIGS": 2, "DESCRIBE_GROUPS": 2,
     }  # fmt: skip
 
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import kafka.protocol.admin
 import kafka.protocol.consumer.group
+import kafka.protocol.consumer.offsets
 import kafka.protocol.metadata
 import kafka.protocol.producer
 import kafka.protocol.sasl
@@ -22,6 +23,7 @@ MODULES = (
     kafka.protocol.metadata,
     kafka.protocol.sasl,
     kafka.protocol.consumer.group,
+    kafka.protocol.consumer.offsets,
     kafka.protocol.admin,
 )
 

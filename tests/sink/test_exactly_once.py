@@ -15,7 +15,7 @@ import pytest
 from pyspark.sql.datasource import CaseInsensitiveDict
 
 from spark_kafka_sink import exactly_once_options
-from spark_kafka_sink.admin.producers import FindLeaders
+from spark_kafka_sink.admin.leaders import FindLeaders
 from spark_kafka_sink.errors import KafkaError
 from spark_kafka_sink.exactly_once import heartbeat as heartbeat_module
 from spark_kafka_sink.exactly_once.writes import CommitFailedError, DriverTime, ReplayError, WriteAbortedError

@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
+from spark_kafka_sink.admin.leaders import ActiveProducer
 from spark_kafka_sink.admin.offsets import CommittedOffset
-from spark_kafka_sink.admin.producers import ActiveProducer
 from spark_kafka_sink.admin.transaction_client import TransactionClient
 from spark_kafka_sink.admin.transaction_operations import TransactionState
 from spark_kafka_sink.errors import BrokerError, KafkaError, printable
