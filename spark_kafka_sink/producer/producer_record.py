@@ -190,6 +190,10 @@ def checked_headers(headers: object) -> tuple[tuple[str, bytes | None], ...]:
         return ()
     pairs: Iterable[Any] = headers if isinstance(headers, Iterable) and not isinstance(headers, Mapping) else (headers,)
     header_tuples = []
+    try:
+        pairs = list(pairs)
+    except Exception as error:
+        raise SerializationError(f"headers cannot be read: {type(pairs).__name__} raises {type(error).__name__}") from error
     for pair in pairs:
         if not isinstance(pair, tuple | list) or len(pair) != 2:
             raise SerializationError(f"headers must be (name, value) pairs, not {type(pair).__name__}")

@@ -35,7 +35,7 @@ class UnencodableRows(NamedTuple):
 
     rows: Int64Column  # positions in the column, ascending
     field: str  # below the column: "address.zip", "tags[*]"; empty for the column itself
-    reason: str  # without the row's data: "it is null, which the schema does not allow"
+    reason: str  # "it is null, which the schema does not allow"; no data of the row, but what is no symbol of an enum
 
 
 class EncodedColumn(NamedTuple):
@@ -109,12 +109,13 @@ def _rows_by_reason(refusals: Refusals) -> list[UnencodableRows]:
 
 def each_row_once(refused_rows: Iterable[UnencodableRows]) -> Iterator[UnencodableRows]:
     """The same rows, each with the first reason that it has."""
-    rows_so_far = np.zeros(0, np.int64)
-    for each in refused_rows:
-        rows = np.setdiff1d(each.rows, rows_so_far)
-        rows_so_far = np.union1d(rows_so_far, rows)
-        if len(rows):
-            yield each._replace(rows=rows)
+    reasons = list(refused_rows)
+    counts = [len(each.rows) for each in reasons]
+    rows, places = np.unique(np.concatenate([np.zeros(0, np.int64), *(each.rows for each in reasons)]), return_index=True)
+    reason_numbers = np.repeat(np.arange(len(reasons)), counts)[places]  # of each row's first place
+    for number, each in enumerate(reasons):
+        if (reason_numbers == number).any():
+            yield each._replace(rows=rows[reason_numbers == number])
 
 
 def _encoded_column(row_bytes: RowBytes, is_null: Mask, refused_rows: list[UnencodableRows]) -> EncodedColumn:

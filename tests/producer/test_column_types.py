@@ -7,6 +7,7 @@ one whose dictionary named a topic twice was sent out of order.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from datetime import datetime
 from decimal import Decimal
@@ -67,6 +68,18 @@ def test_a_topic_that_is_no_str_is_refused_at_send(producer: KafkaProducer, topi
 def test_headers_that_are_no_pairs_are_refused_at_send(producer: KafkaProducer, headers: Any) -> None:
     with pytest.raises(SerializationError, match=r"headers must be \(name, value\) pairs"):
         producer.send(ProducerRecord("orders", b"a", headers=headers))
+
+
+def test_headers_whose_code_fails_are_refused_at_send(broker: FakeBroker, producer: KafkaProducer) -> None:
+    def pairs() -> Iterator[tuple[str, bytes]]:
+        yield "name", b"value"
+        raise OSError("the file is gone")
+
+    with pytest.raises(SerializationError, match="headers cannot be read: generator raises OSError") as raised:
+        producer.send(ProducerRecord("orders", b"a", headers=pairs()))
+    assert isinstance(raised.value.__cause__, OSError)
+    producer.flush(WAIT_MS)
+    assert broker.values("orders") == []
 
 
 # COLUMNS

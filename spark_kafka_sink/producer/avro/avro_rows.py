@@ -10,7 +10,8 @@ type, so `send` refuses it.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+import re
+from collections.abc import Callable, Iterator, Mapping
 from datetime import date, datetime, time
 from decimal import Decimal
 from functools import partial
@@ -45,13 +46,18 @@ _BLOCK_OVERHEAD_BYTES = 2 * MAX_VARINT_BYTES  # of an array or map: the number o
 
 SizedCopy: TypeAlias = tuple[Any, int]  # a copy that may be kept, and a bound of its bytes as Avro
 Take: TypeAlias = Callable[[Any], SizedCopy]
-Check: TypeAlias = Callable[[Any], None]  # raises TypeError for a value that Arrow would change; accepts each int
+Check: TypeAlias = Callable[[Any], None]  # raises MisfitError for a value that Arrow would change; accepts each int
+
+
+class MisfitError(TypeError):
+    """An object does not have the form of its schema. The text names fields and types, and quotes no values."""
 
 
 class PythonRows(NamedTuple):
     """How objects of one schema are taken and become an Arrow array.
 
-    `take` raises TypeError for an object that cannot have this schema. Some wrong numbers and texts fail only in pa.array.
+    `take` raises MisfitError for an object that cannot have this schema, and anything for one whose own code fails. Some wrong
+    numbers and texts fail only in pa.array.
     """
 
     type: pa.DataType  # of the array
@@ -131,7 +137,7 @@ def _take_text(value: Any) -> SizedCopy:
     try:
         value_copy = copy_bytes(value)
     except TypeError:
-        raise TypeError(f"text or bytes are expected, not {type(value).__name__}") from None
+        raise MisfitError(f"text or bytes are expected, not {type(value).__name__}") from None
     return value_copy, MAX_VARINT_BYTES + len(value_copy)
 
 
@@ -146,27 +152,27 @@ def _check_whole(value: Any) -> None:
     try:
         index(value)
     except TypeError:
-        raise TypeError(f"a whole number is expected, not {type(value).__name__}, whose fraction would be cut off") from None
+        raise MisfitError(f"a whole number is expected, not {type(value).__name__}, whose fraction would be cut off") from None
 
 
 def _check_number(value: Any) -> None:
     """Refuse a truth value, which Arrow takes for 0 or 1."""
     if isinstance(value, bool | np.bool_):
-        raise TypeError(f"a number is expected, not {type(value).__name__}")
+        raise MisfitError(f"a number is expected, not {type(value).__name__}")
 
 
 def _check_double(value: Any) -> None:
     """Refuse a number of more digits, as numpy's longdouble may have."""
     _check_number(value)
     if isinstance(value, np.longdouble) and not (np.isnan(value) or np.longdouble(float(value)) == value):
-        raise TypeError(f"a number that a float of 64 bits can hold is expected, not this {type(value).__name__}")
+        raise MisfitError(f"a number that a float of 64 bits can hold is expected, not this {type(value).__name__}")
 
 
 def _check_float(value: Any) -> None:
     """Refuse a finite number that would become infinite. Rounding to 32 bits is what the schema says."""
     _check_double(value)
     if isinstance(value, float) and abs(value) >= _MIN_INFINITE_FLOAT and not isinf(value):
-        raise TypeError(f"a number that a float of 32 bits can hold is expected, at most {_MAX_FLOAT:.7g}")
+        raise MisfitError(f"a number that a float of 32 bits can hold is expected, at most {_MAX_FLOAT:.7g}")
 
 
 _MAX_FLOAT = float(np.finfo(np.float32).max)
@@ -175,7 +181,7 @@ _MIN_INFINITE_FLOAT = 2.0**128 - 2.0**103  # this and larger numbers round to in
 
 def _check_date(value: Any) -> None:
     if isinstance(value, datetime | np.datetime64):
-        raise TypeError(f"a date is expected, not {type(value).__name__}, whose time of day would be cut off")
+        raise MisfitError(f"a date is expected, not {type(value).__name__}, whose time of day would be cut off")
     _check_instant(value)
 
 
@@ -187,7 +193,7 @@ def _check_instant(value: Any) -> None:
 def _check_local(value: Any) -> None:
     """Refuse a time with a time zone: Arrow would convert it to UTC."""
     if isinstance(value, datetime | time) and value.tzinfo is not None:
-        raise TypeError(
+        raise MisfitError(
             f"the schema's time is local: a {type(value).__name__} without a time zone is expected, not one with {value.tzinfo}"
         )
     if not isinstance(value, date | time | np.datetime64):
@@ -197,7 +203,7 @@ def _check_local(value: Any) -> None:
 def _check_time(value: Any) -> None:
     """Refuse moments: of numpy's, Arrow would take the number."""
     if isinstance(value, date | np.datetime64):
-        raise TypeError(f"a time of day is expected, not {type(value).__name__}")
+        raise MisfitError(f"a time of day is expected, not {type(value).__name__}")
     _check_local(value)
 
 
@@ -207,12 +213,51 @@ def _without_nanoseconds(check: Check) -> Check:
     def check_all(value: Any) -> None:
         check(value)
         if getattr(value, "nanosecond", 0) > 0:
-            raise TypeError(
+            raise MisfitError(
                 f"this {type(value).__name__} has nanoseconds, and the schema's unit is larger: round it, or set"
                 " truncate.timestamps=true, which cuts them off"
             )
 
     return check_all
+
+
+# WHAT IS WRONG
+
+
+def reason_without_value(error: Exception) -> str:
+    """What can be said of an error. Texts of other code may quote a value, which no log line contains."""
+    if isinstance(error, MisfitError):
+        return str(error)
+    match = re.search(r".* with type ([\w.]+): tried to convert to (\w+)", str(error), re.DOTALL)  # the last: a value precedes it
+    if isinstance(error, pa.ArrowException) and match:
+        return f"{match[1]} cannot be converted to {match[2]}"
+    if isinstance(error, pa.ArrowException | OverflowError):
+        return f"it does not fit the schema ({type(error).__name__})"
+    return f"the object's own code raises {type(error).__name__}"
+
+
+def first_misfit(value: Any, data_type: pa.DataType, error: Exception, path: str = "") -> tuple[str, Exception]:
+    """The place in an object that Arrow cannot convert, and Arrow's error there. `error`: the one for the whole object."""
+    for part, part_type, part_path in _parts_of(value, data_type, path):
+        try:
+            pa.array([part], part_type)
+        except Exception as part_error:  # noqa: BLE001 - code of the objects runs here
+            return first_misfit(part, part_type, part_error, part_path)
+    return path, error
+
+
+def _parts_of(value: Any, data_type: pa.DataType, path: str) -> Iterator[tuple[Any, pa.DataType, str]]:
+    """What `take` has copied: dicts for records, lists for arrays, lists of pairs for maps."""
+    if value is None:
+        return
+    if pa.types.is_struct(data_type):
+        yield from ((value.get(field.name), field.type, path_below(path, field.name)) for field in data_type)
+    elif pa.types.is_list(data_type):
+        yield from ((each, data_type.value_type, f"{path}[*]") for each in value)
+    elif pa.types.is_map(data_type):
+        for key, each in value:
+            yield key, data_type.key_type, f"{path}.key"
+            yield each, data_type.item_type, f"{path}[*]"
 
 
 # NESTED OBJECTS
@@ -230,8 +275,8 @@ def _nullable_rows(rows: PythonRows) -> PythonRows:
 
 def _array_rows(items: PythonRows) -> PythonRows:
     def take(value: Any) -> SizedCopy:
-        if isinstance(value, str | bytes | Mapping):
-            raise TypeError(f"a list is expected, not {type(value).__name__}")
+        if isinstance(value, str | bytes | Mapping) or not hasattr(value, "__iter__"):
+            raise MisfitError(f"a list is expected, not {type(value).__name__}")
         pairs = [items.take(each) for each in value]
         return [each for each, _ in pairs], _BLOCK_OVERHEAD_BYTES + sum(size for _, size in pairs)
 
@@ -241,7 +286,7 @@ def _array_rows(items: PythonRows) -> PythonRows:
 def _map_rows(values: PythonRows) -> PythonRows:
     def take(value: Any) -> SizedCopy:
         if not isinstance(value, Mapping):
-            raise TypeError(f"a dict is expected, not {type(value).__name__}")
+            raise MisfitError(f"a dict is expected, not {type(value).__name__}")
         keys = [_take_text(key) for key in value]
         pairs = [values.take(each) for each in value.values()]
         size = _BLOCK_OVERHEAD_BYTES + sum(size for _, size in keys) + sum(size for _, size in pairs)
@@ -262,10 +307,10 @@ def _record_rows(schema: AvroRecord, path: str, settings: _Settings) -> PythonRo
 
     def take(value: Any) -> SizedCopy:
         if not isinstance(value, Mapping):
-            raise TypeError(f"a dict is expected for {schema}, not {type(value).__name__}")
+            raise MisfitError(f"a dict is expected for {schema}, not {type(value).__name__}")
         row = {**defaults, **value}
         if len(row) > len(names) or not names.issuperset(row):
-            raise TypeError(_unknown_fields_text(schema, row, names))
+            raise MisfitError(_unknown_fields_text(schema, row, names))
         return row, fixed_bytes + _take_fields(row, checks, takes)
 
     return PythonRows(pa.struct([(name, rows.type) for name, rows in fields.items()]), take)
@@ -284,8 +329,8 @@ def _take_fields(row: dict[str, Any], checks: list[tuple[str, Check]], takes: li
             if field is not None:
                 row[name], field_bytes = take(field)
                 size += field_bytes
-    except TypeError as error:
-        raise TypeError(f"{printable(name)}: {error}") from error
+    except Exception as error:
+        raise MisfitError(f"{printable(name)}: {reason_without_value(error)}") from error
     return size
 
 

@@ -7,7 +7,6 @@ Law: a call of `send_columns` with a row that cannot be encoded queues no row. O
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass, replace
@@ -30,7 +29,14 @@ from spark_kafka_sink.errors import (
     printable,
 )
 from spark_kafka_sink.network.background import outcome_within
-from spark_kafka_sink.producer.avro.avro_rows import PythonRows, SizedCopy, python_rows
+from spark_kafka_sink.producer.avro.avro_rows import (
+    MisfitError,
+    PythonRows,
+    SizedCopy,
+    first_misfit,
+    python_rows,
+    reason_without_value,
+)
 from spark_kafka_sink.producer.producer_record import ProducerColumns
 from spark_kafka_sink.producer.serializers import SerializationError
 from spark_kafka_sink.producer.topic_rows import names_and_codes
@@ -149,8 +155,9 @@ class AvroSerializers:
         try:
             object_copy, size = rows_format.take(value)
             return object_copy, FRAME_BYTES + size
-        except (TypeError, ValueError, AttributeError) as error:
-            raise SerializationError(f"{part} of type {type(value).__name__} cannot be serialized as Avro: {error}") from error
+        except Exception as error:  # noqa: BLE001 - code of the object runs here
+            text = f"{part} of type {type(value).__name__} cannot be serialized as Avro: {reason_without_value(error)}"
+            raise SerializationError(text) from _first_cause(error)
 
     def encode_object(self, part: str, topic: str, object_copy: object) -> Any:
         """Encode an object at once, where its size or its bytes must be known before it is gathered. Raises InvalidRecordError.
@@ -170,7 +177,7 @@ class AvroSerializers:
         if all(value is None for value in rows):
             return bytes_array([encoded_by_row.get(row) for row in range(len(objects))]), {}
         rows_format, encoder = self._object_formats[part, topic]
-        array, errors = _as_array(rows, rows_format.type)
+        array, errors = _as_array(rows, rows_format.type, part)
         result = encoder.encode(array)
         for unencodable in result.refused_rows:
             for row in unencodable.rows.tolist():
@@ -244,7 +251,15 @@ def _not_encodable(subject: str, field: str, reason: str, more_note: str = "", r
     return InvalidRecordError(f"{subject} cannot be encoded{where}: {reason}{more_note}", row=row, condition=NOT_ENCODABLE)
 
 
-def _as_array(rows: Sequence[object], type: pa.DataType) -> tuple[pa.Array, dict[int, KafkaError]]:
+def _first_cause(error: Exception) -> BaseException:
+    """The error of the object's own code, or of the value that does not fit; those of the dicts around it only name fields."""
+    cause: BaseException = error
+    while isinstance(cause, MisfitError) and cause.__cause__ is not None:
+        cause = cause.__cause__
+    return cause
+
+
+def _as_array(rows: Sequence[object], type: pa.DataType, part: str) -> tuple[pa.Array, dict[int, KafkaError]]:
     """The objects as an array, and errors by row. An object that does not fit the type is null in the array."""
     with suppress(Exception):  # any Exception: code of the objects runs here, of a tzinfo or a number
         return pa.array(rows, type), {}
@@ -254,11 +269,13 @@ def _as_array(rows: Sequence[object], type: pa.DataType) -> tuple[pa.Array, dict
             pieces.append(pa.array([value], type))
         except Exception as error:  # noqa: BLE001 - only this object fails
             pieces.append(pa.nulls(1, type))
-            errors[row] = SerializationError(f"an object cannot be serialized as Avro: {_without_value(error)}")
+            errors[row] = _misfit_error(value, type, error, part)
     return pa.concat_arrays(pieces), errors
 
 
-def _without_value(error: Exception) -> str:
-    """What the error says of types. It may quote the value, which no log line contains."""
-    match = re.search(r".* with type ([\w.]+): tried to convert to (\w+)", str(error), re.DOTALL)  # the last: a value precedes it
-    return f"{match[1]} cannot be converted to {match[2]}" if match else f"it does not fit the schema ({type(error).__name__})"
+def _misfit_error(value: object, type: pa.DataType, whole_error: Exception, part: str) -> SerializationError:
+    path, error = first_misfit(value, type, whole_error)
+    where = f", field {printable(path)}" if path else ""
+    misfit = SerializationError(f"the {part} cannot be serialized as Avro{where}: {reason_without_value(error)}")
+    misfit.__cause__ = error
+    return misfit

@@ -10,7 +10,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from spark_kafka_sink.records.arrays import bools_of, bytes_array, nulls_of, numbers_of
+from spark_kafka_sink.errors import printable, printable_list
+from spark_kafka_sink.records.arrays import bools_of, bytes_array, nulls_of, number_array, numbers_of
 from spark_kafka_sink.records.columns import binary_column
 from spark_kafka_sink.records.interleave import Payload, Piece, Word, binary_offsets, data_buffer
 from spark_kafka_sink.records.layouts import plain_column
@@ -18,6 +19,8 @@ from spark_kafka_sink.records.varint import Int64Column
 from spark_kafka_sink.schemas.avro.encoding import Encoding, Mask, Refusals, constant, varints
 
 INT64_MAX = 2**63 - 1
+MAX_UNKNOWN_SYMBOLS = 3  # that refusals of a block of rows name
+MAX_SYMBOL_CHARACTERS = 60
 _FIRST_BEYOND_ASCII = 0x80
 _UUID = r"^[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}$"
 
@@ -199,5 +202,18 @@ class EnumEncoding(Encoding):
     def value_pieces(self, column: pa.Array, valid: Mask | None, refusals: Refusals) -> list[Piece]:
         column = binary_column(self.path, column)
         numbers = pc.index_in(column, bytes_array([symbol.encode() for symbol in self.symbols], column.type))
-        self.refuse(nulls_of(numbers), valid, refusals, "it is none of the enum's symbols")
+        is_unknown = nulls_of(numbers) if valid is None else nulls_of(numbers) & valid
+        if is_unknown.any():
+            self._refuse_unknown(column, np.flatnonzero(is_unknown), refusals)
         return varints(numbers_of(numbers, at_null=0).astype(np.int64), valid)
+
+    def _refuse_unknown(self, column: pa.Array, rows: Int64Column, refusals: Refusals) -> None:
+        """Refuse rows, with a reason for each of the first unknown values. The others, which may be many, have one reason."""
+        values = column.take(number_array(rows)).dictionary_encode()
+        shown_values = values.dictionary[:MAX_UNKNOWN_SYMBOLS].to_pylist()
+        texts = [repr(printable(value.decode("utf-8", "backslashreplace"), MAX_SYMBOL_CHARACTERS)) for value in shown_values]
+        numbers = np.minimum(numbers_of(values.indices), len(texts))
+        for number, text in enumerate([*texts, "it"]):
+            is_refused = np.zeros(len(column), np.bool_)
+            is_refused[rows[numbers == number]] = True
+            refusals.add(is_refused, self.path, f"{text} is none of the enum's symbols: {printable_list(self.symbols)}")

@@ -90,7 +90,7 @@ class UnencodedRows(NamedTuple):
 
     chunk: Chunk  # a key or value that could not be encoded is JSON in it
     field: str  # with its part: value.address.zip
-    reason: str  # in words, without the rows' data
+    reason: str  # of UnencodableRows
 
 
 def _lengths(payload: pa.Array) -> PerRow:
