@@ -322,6 +322,7 @@ def test_every_error_code_of_ours_has_a_meaning_and_a_remedy() -> None:
 NOT_RAISED = {
     "NONE",  # no error
     "DUPLICATE_SEQUENCE_NUMBER",  # the batch is complete: an earlier attempt wrote it
+    "UNSTABLE_OFFSET_COMMIT",  # they are then asked for again, or the answer says that a transaction holds them
     "REBOOTSTRAP_REQUIRED",  # metadata are then asked for at bootstrap.servers
 }
 

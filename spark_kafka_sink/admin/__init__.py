@@ -12,7 +12,7 @@ Files
     transaction_client.py      the public methods: transactions, groups, settings of brokers
     transaction_operations.py  EndTxn, InitProducerId, Add…ToTxn, ListTransactions, DescribeTransactions
     offsets.py                 OffsetFetch, OffsetCommit
-    brokers.py                 FindCoordinator, DescribeConfigs
+    brokers.py                 FindCoordinator, DescribeConfigs, ApiVersions
     leaders.py                 DescribeProducers and ListOffsets, and Metadata to find the leaders that answer them
     topics.py                  Metadata and DescribeConfigs of a topic: replicas, settings, permissions
     permissions.py             what the user may do with groups and transactional ids

@@ -1,4 +1,5 @@
-"""FindCoordinator and DescribeConfigs: which broker coordinates a group or transactional id, and the settings of brokers."""
+"""FindCoordinator, DescribeConfigs and ApiVersions: which broker coordinates a group or transactional id, brokers' settings, and
+what their software can do."""
 
 from __future__ import annotations
 
@@ -9,8 +10,10 @@ from spark_kafka_sink.admin.operation import Operation, retry_or_failure
 from spark_kafka_sink.errors import printable
 from spark_kafka_sink.network.cluster import Node
 from spark_kafka_sink.network.coordinators import CoordinatorKey, keys_per_request, read_coordinator
+from spark_kafka_sink.network.handshake import api_versions_request
 from spark_kafka_sink.protocol.api_keys import ApiKey
 from spark_kafka_sink.protocol.error_codes import Errors
+from spark_kafka_sink.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
 from spark_kafka_sink.protocol.messages.describe_configs import (
     DescribeConfigsRequest,
     DescribeConfigsResource,
@@ -68,3 +71,21 @@ class DescribeBrokerConfig(Operation[str, str | None]):
 
     def describe(self, item: str) -> str:
         return f"DescribeConfigs of broker setting {printable(item)}"
+
+
+@dataclass(frozen=True)
+class SupportedFeature(Operation[str, int | None]):
+    """Asks a broker for the highest level of a feature that its software supports, whatever level is finalized (KIP-584); None if
+    it does not know the feature."""
+
+    api_key = ApiKey.API_VERSIONS
+
+    def message(self, items: Sequence[str], node_id: int, version: int) -> ApiVersionsRequest:  # noqa: ARG002
+        return api_versions_request()
+
+    def judge(self, item: str, answer: ApiVersionsResponse, version: int) -> int | None:  # noqa: ARG002
+        self.check(Errors.for_code(answer.error_code), item, item)
+        return next((feature.max_version for feature in answer.supported_features if feature.name == item), None)
+
+    def describe(self, item: str) -> str:
+        return f"ApiVersions, the feature {printable(item)}"

@@ -98,6 +98,37 @@ class FetchOffsets(Operation[OffsetsToFetch, dict[TopicPartition, CommittedOffse
         return f"OffsetFetch of group {printable(item.group_id)}"
 
 
+@dataclass(frozen=True)
+class FetchStableOffsets(Operation[OffsetsToFetch, dict[TopicPartition, CommittedOffset] | None]):
+    """As FetchOffsets, but None while an open transaction holds an offset of the partitions: it is not waited for."""
+
+    api_key = ApiKey.OFFSET_FETCH
+    _fetch = FetchOffsets(require_stable=True)
+
+    @property
+    def versions(self) -> tuple[int, int | None]:
+        return self._fetch.versions
+
+    def batch_size(self, version: int) -> int:
+        return self._fetch.batch_size(version)
+
+    def message(self, items: Sequence[OffsetsToFetch], node_id: int, version: int) -> OffsetFetchRequest:
+        return self._fetch.message(items, node_id, version)
+
+    def judge(
+        self, item: OffsetsToFetch, answer: OffsetFetchResponse, version: int
+    ) -> dict[TopicPartition, CommittedOffset] | None:
+        try:
+            return self._fetch.judge(item, answer, version)
+        except RetryNeeded as retry:
+            if retry.error == Errors.UNSTABLE_OFFSET_COMMIT:
+                return None
+            raise
+
+    def describe(self, item: OffsetsToFetch) -> str:
+        return self._fetch.describe(item)
+
+
 def _topics(partitions: Iterable[TopicPartition]) -> tuple[OffsetFetchRequestTopic, ...]:
     return tuple(
         OffsetFetchRequestTopic(name=topic, partition_indexes=tuple(each.partition for each in topic_partitions))

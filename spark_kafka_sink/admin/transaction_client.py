@@ -27,18 +27,21 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Generic, NamedTuple, TypeVar
 
-from spark_kafka_sink.admin.brokers import DescribeBrokerConfig, FindCoordinator
+from spark_kafka_sink.admin.brokers import DescribeBrokerConfig, FindCoordinator, SupportedFeature
 from spark_kafka_sink.admin.cluster_access import ClusterAccess
 from spark_kafka_sink.admin.leaders import ActiveProducer, DescribeProducers, FindLeaders, ListEndOffset
-from spark_kafka_sink.admin.offsets import CommitOffsets, CommittedOffset, FetchOffsets, OffsetsToCommit, OffsetsToFetch
+from spark_kafka_sink.admin.offsets import (
+    CommitOffsets,
+    CommittedOffset,
+    FetchOffsets,
+    FetchStableOffsets,
+    OffsetsToCommit,
+    OffsetsToFetch,
+)
 from spark_kafka_sink.admin.operation import ANY_BROKER, Ask, Broker, Leader, Operation
 from spark_kafka_sink.admin.question import Question, Reply
 from spark_kafka_sink.admin.request_client import RequestClient
 from spark_kafka_sink.admin.transaction_operations import (
-    AddedGroup,
-    AddedPartitions,
-    AddGroup,
-    AddPartitions,
     DescribeTransactions,
     EndOutcome,
     EndToRepeat,
@@ -50,7 +53,8 @@ from spark_kafka_sink.admin.transaction_operations import (
     TakeOver,
     TransactionDescription,
     TransactionEnd,
-    failed_outcome,
+    begin_again,
+    transaction_key,
 )
 from spark_kafka_sink.clock import Clock
 from spark_kafka_sink.config.producer_config import ProducerConfig
@@ -65,6 +69,8 @@ from spark_kafka_sink.protocol.topic_partition import TopicPartition
 FENCING_TRANSACTION_TIMEOUT_MS = 30_000  # or less, where brokers take no more; see FenceProducer
 DEFAULT_LONGEST_TRANSACTION_MS = 15 * 60 * 1000  # transaction.max.timeout.ms of brokers
 TRANSACTION_VERSION_2 = 2
+METADATA_FEATURE = "metadata.version"
+FIRST_METADATA_VERSION_WITH_SKIPS = 30  # of Kafka 4.3.0; 4.2.0 supports 29, and brokers before 3.3 do not know the feature
 TRANSACTION_LOG = "__transaction_state"  # each partition's leader coordinates the transactional ids in it
 # Suffixes of ids whose coordinators are looked up if the user may not see that topic's leaders. The ids need not exist. An id's
 # partition is Java's hashCode of the id modulo transaction.state.log.num.partitions. These ids are in each of 50 partitions, the
@@ -161,7 +167,7 @@ class TransactionClient:
             raise ValueError(f"transactional id {id_counts.most_common(1)[0][0]!r} is named more than once")
         operations = {is_v2: EndTransaction(commit, is_v2) for is_v2 in (False, True)}
         asks = [
-            Ask(_transaction_key(each.transactional_id), operations[each.transaction_version >= TRANSACTION_VERSION_2], each)
+            Ask(transaction_key(each.transactional_id), operations[each.transaction_version >= TRANSACTION_VERSION_2], each)
             for each in prepared
         ]
         outcomes = self._requests.ask(asks, self._timeout_or_default(timeout_ms))
@@ -191,27 +197,7 @@ class TransactionClient:
             ValueError: a transactional id occurs twice.
         """
         deadline_ms = self._deadline_ms(timeout_ms)
-        missing: dict[str, frozenset[TopicPartition]] = {}
-        failures: dict[str, EndOutcome] = {}
-        asks: list[Ask[Any, Any]] = []
-        for each in transactions:
-            key = _transaction_key(each.transaction.transactional_id)
-            if each.partitions:
-                asks.append(Ask(key, AddPartitions(), AddedPartitions(each.transaction, each.partitions)))
-            if each.group_id is not None:
-                asks.append(Ask(key, AddGroup(), AddedGroup(each.transaction, each.group_id)))
-        while asks:
-            answers: list[Any] = self._requests.ask(asks, self._left_ms(deadline_ms))
-            asks_left = []
-            for ask, answer in zip(asks, answers, strict=True):
-                name = ask.item.transaction.transactional_id
-                if isinstance(answer, KafkaError):
-                    failures.setdefault(name, failed_outcome(answer))
-                elif answer:
-                    missing[name] = missing.get(name, frozenset()) | answer
-                    if partitions := ask.item.partitions - answer:
-                        asks_left.append(Ask(ask.target, ask.operation, ask.item._replace(partitions=partitions)))
-            asks = asks_left
+        failures, missing = begin_again(transactions, lambda asks: self._requests.ask(asks, self._left_ms(deadline_ms)))
         # Also after a failure: another request may have begun the transaction, and its time-out would end it in the other way.
         to_end = [each.transaction for each in transactions if not _is_not_open(failures.get(each.transaction.transactional_id))]
         outcomes = self.end_transactions(to_end, commit, timeout_ms=self._left_ms(deadline_ms)) | failures
@@ -243,7 +229,7 @@ class TransactionClient:
         if not ids:
             return {}
         operation = FenceProducer(transaction_timeout_ms or self._fencing_timeout_ms(deadline_ms))
-        asks = [Ask(_transaction_key(each), operation, each) for each in ids]
+        asks = [Ask(transaction_key(each), operation, each) for each in ids]
         return dict(zip(ids, self._requests.ask_all(asks, self._left_ms(deadline_ms)), strict=True))
 
     def take_over(
@@ -269,7 +255,7 @@ class TransactionClient:
         if not expected:
             return {}
         operation = TakeOver(self._fencing_timeout_ms(deadline_ms))
-        asks = [Ask(_transaction_key(name), operation, ExpectedProducer(name, each)) for name, each in expected.items()]
+        asks = [Ask(transaction_key(name), operation, ExpectedProducer(name, each)) for name, each in expected.items()]
         return dict(zip(expected, self._requests.ask_all(asks, self._left_ms(deadline_ms)), strict=True))
 
     def _fencing_timeout_ms(self, deadline_ms: int) -> int:
@@ -397,7 +383,7 @@ class TransactionClient:
         self._transaction_log_leaders = self._find_transaction_log_leaders(self._left_ms(deadline_ms))
         if self._transaction_log_leaders is not None:
             return self._transaction_log_leaders
-        probes = [_transaction_key(f"{prefix}{each}") for each in PROBE_SUFFIXES]
+        probes = [transaction_key(f"{prefix}{each}") for each in PROBE_SUFFIXES]
         operation = FindCoordinator(KeyType.TRANSACTION, FIRST_VERSION_WITH_KEYS)
         answers = self._requests.ask([Ask(ANY_BROKER, operation, each) for each in probes], self._left_ms(deadline_ms))
         errors = [each for each in answers if isinstance(each, KafkaError)]
@@ -436,7 +422,7 @@ class TransactionClient:
     ) -> Question[dict[str, TransactionDescription | None]]:
         """A question whose answer is what `describe_transactions` returns."""
         ids = list(dict.fromkeys(transactional_ids))
-        asks = [Ask(_transaction_key(each), DescribeTransactions(), each) for each in ids]
+        asks = [Ask(transaction_key(each), DescribeTransactions(), each) for each in ids]
         return Question(asks, lambda results: dict(zip(ids, results, strict=True)))
 
     # PRODUCERS
@@ -520,6 +506,19 @@ class TransactionClient:
         asks = [Ask(CoordinatorKey(KeyType.GROUP, each.group_id), operation, each) for each in items]
         return Question(asks, lambda results: dict(zip(groups, results, strict=True)))
 
+    def stable_offsets_question(
+        self, groups: Mapping[str, Collection[TopicPartition]]
+    ) -> Question[dict[str, dict[TopicPartition, CommittedOffset] | KafkaError | None]]:
+        """As `fetch_offsets_question` with `require_stable`, without waiting for transactions, and without raising for a group.
+
+        The answer has, by group, the committed offsets; None while an open transaction holds an offset of one of the partitions,
+        be it one whose control record a broker has skipped; or the error why they cannot be known.
+        """
+        operation = FetchStableOffsets()
+        items = [OffsetsToFetch(name, tuple(partitions)) for name, partitions in groups.items()]
+        asks = [Ask(CoordinatorKey(KeyType.GROUP, each.group_id), operation, each) for each in items]
+        return Question(asks, lambda outcomes: dict(zip(groups, outcomes, strict=True)), reads_errors=True)
+
     def commit_offsets(
         self, group_id: str, offsets: Mapping[TopicPartition, tuple[int, str]], *, timeout_ms: int | None = None
     ) -> None:
@@ -546,7 +545,29 @@ class TransactionClient:
         item = OffsetsToCommit(group_id, {partition: CommittedOffset(*offset) for partition, offset in offsets.items()})
         return Question([Ask(CoordinatorKey(KeyType.GROUP, group_id), CommitOffsets(), item)], lambda _: None)
 
-    # SETTINGS
+    # BROKERS
+
+    def brokers_that_may_skip_control_records(self, *, timeout_ms: int | None = None) -> list[int]:
+        """The node ids of brokers whose software may end a transaction without control records in all partitions (KAFKA-20734).
+
+        These are brokers of Kafka 4.3.0 and newer, and those that do not answer in time. The brokers of the metadata are asked; a
+        broker that is down is not among them.
+
+        Raises:
+            KafkaError: see the head of this file; only as long as this client does not know the brokers.
+        """
+        deadline_ms = self._deadline_ms(timeout_ms)
+        ask = Ask(ANY_BROKER, SupportedFeature(), METADATA_FEATURE)
+        if not self._requests.known_brokers():
+            self._requests.ask_all([ask], self._left_ms(deadline_ms))
+        nodes = self._requests.known_brokers()
+        asks = [replace(ask, target=Broker(node_id)) for node_id in nodes]
+        levels: list[int | KafkaError | None] = self._requests.ask(asks, self._left_ms(deadline_ms))
+        return [
+            node_id
+            for node_id, level in zip(nodes, levels, strict=True)
+            if isinstance(level, KafkaError) or (level is not None and level >= FIRST_METADATA_VERSION_WITH_SKIPS)
+        ]
 
     def broker_config(self, name: str, *, timeout_ms: int | None = None) -> str | None:
         """A setting of any one broker, such as transaction.max.timeout.ms, as text (DescribeConfigs).
@@ -568,10 +589,6 @@ class TransactionClient:
             is_number = value is not None and value.isascii() and value.isdecimal()
             self._longest_transaction_timeout_ms = int(value) if value and is_number else DEFAULT_LONGEST_TRANSACTION_MS
         return self._longest_transaction_timeout_ms
-
-
-def _transaction_key(transactional_id: str) -> CoordinatorKey:
-    return CoordinatorKey(KeyType.TRANSACTION, transactional_id)
 
 
 def _is_not_open(outcome: EndOutcome | None) -> bool:

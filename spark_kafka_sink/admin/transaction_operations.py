@@ -6,14 +6,15 @@ knows these three can therefore end a transaction that another process has writt
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from enum import Enum, StrEnum
 from itertools import groupby
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from spark_kafka_sink.admin.operation import Operation, RetryNeeded, failure, missing_answer_error
+from spark_kafka_sink.admin.operation import Ask, Operation, RetryNeeded, failure, missing_answer_error
 from spark_kafka_sink.errors import BrokerError, KafkaError, UnsupportedVersionError, printable, printable_list
+from spark_kafka_sink.network.coordinators import CoordinatorKey
 from spark_kafka_sink.protocol.api_keys import API_TABLE, ApiKey
 from spark_kafka_sink.protocol.error_codes import Errors
 from spark_kafka_sink.protocol.messages.add_offsets_to_txn import AddOffsetsToTxnRequest, AddOffsetsToTxnResponse
@@ -24,6 +25,7 @@ from spark_kafka_sink.protocol.messages.add_partitions_to_txn import (
 )
 from spark_kafka_sink.protocol.messages.describe_transactions import DescribeTransactionsRequest, DescribeTransactionsResponse
 from spark_kafka_sink.protocol.messages.end_txn import LAST_END_TXN_VERSION_BEFORE_TV2, EndTxnRequest, EndTxnResponse
+from spark_kafka_sink.protocol.messages.find_coordinator import KeyType
 from spark_kafka_sink.protocol.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
 from spark_kafka_sink.protocol.messages.list_transactions import ListTransactionsRequest, ListTransactionsResponse
 from spark_kafka_sink.protocol.permissions import WRITE
@@ -35,6 +37,10 @@ MAX_IDS_PER_REQUEST = 200  # of DescribeTransactions, whose answer lists each tr
 FIRST_VERSION_WITH_EXPECTED_PRODUCER = 3  # of InitProducerId (KIP-360); Kafka 2.5
 FIRST_VERSION_WITH_PATTERN = 2  # of ListTransactions (KIP-1152)
 _RE2_OPERATORS = frozenset(r"\.+*?()|[]{}^$")
+
+
+def transaction_key(transactional_id: str) -> CoordinatorKey:
+    return CoordinatorKey(KeyType.TRANSACTION, transactional_id)
 
 
 class TransactionEnd(Enum):
@@ -261,6 +267,37 @@ class AddPartitions(Operation[AddedPartitions, frozenset[TopicPartition]]):
 
     def describe(self, item: AddedPartitions) -> str:
         return f"AddPartitionsToTxn of transactional id {printable(item.transaction.transactional_id)}"
+
+
+def begin_again(
+    transactions: Iterable[EndToRepeat], ask: Callable[[list[Ask[Any, Any]]], list[Any]]
+) -> tuple[dict[str, EndOutcome], dict[str, frozenset[TopicPartition]]]:
+    """Add the places to the transactions, without partitions that do not exist. `ask` returns the outcome of each ask.
+
+    Returns:
+        What has failed, and the partitions that do not exist, by transactional id.
+    """
+    failures: dict[str, EndOutcome] = {}
+    missing: dict[str, frozenset[TopicPartition]] = {}
+    asks: list[Ask[Any, Any]] = []
+    for transaction, partitions, group_id in transactions:
+        key = transaction_key(transaction.transactional_id)
+        if partitions:
+            asks.append(Ask(key, AddPartitions(), AddedPartitions(transaction, partitions)))
+        if group_id is not None:
+            asks.append(Ask(key, AddGroup(), AddedGroup(transaction, group_id)))
+    while asks:
+        outcomes = zip(asks, ask(asks), strict=True)
+        asks = []
+        for each, outcome in outcomes:
+            name = each.item.transaction.transactional_id
+            if isinstance(outcome, KafkaError):
+                failures.setdefault(name, failed_outcome(outcome))
+            elif outcome:
+                missing[name] = missing.get(name, frozenset()) | outcome
+                if partitions := each.item.partitions - outcome:
+                    asks.append(Ask(each.target, each.operation, each.item._replace(partitions=partitions)))
+    return failures, missing
 
 
 class TransactionState(StrEnum):

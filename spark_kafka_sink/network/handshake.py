@@ -199,7 +199,7 @@ def _ask_versions() -> Generator[Step, Any, NodeApiVersions]:
     A broker that rejects our version names its own. If it does not, or rejects that version too, the request is sent in version
     0, which every broker supports.
     """
-    request = ApiVersionsRequest(client_software_name=SOFTWARE_NAME, client_software_version=_software_version())
+    request = api_versions_request()
     version = API_TABLE[ApiKey.API_VERSIONS].max_version
     while True:
         answer = yield HandshakeRequest(request, version)
@@ -209,6 +209,11 @@ def _ask_versions() -> Generator[Step, Any, NodeApiVersions]:
             return NodeApiVersions(answer)
         broker_max_version = next((api.max_version for api in answer.api_keys if api.api_key == ApiKey.API_VERSIONS), 0)
         version = broker_max_version if 0 < broker_max_version < version else 0
+
+
+def api_versions_request() -> ApiVersionsRequest:
+    """Names this client. Brokers refuse one without a name from version 3 on (KIP-511)."""
+    return ApiVersionsRequest(client_software_name=SOFTWARE_NAME, client_software_version=_software_version())
 
 
 def _check_api_versions(answer: ApiVersionsResponse) -> None:

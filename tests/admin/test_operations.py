@@ -9,9 +9,16 @@ from typing import Any
 import pytest
 
 from spark_kafka_sink import admin
-from spark_kafka_sink.admin.brokers import DescribeBrokerConfig, FindCoordinator
+from spark_kafka_sink.admin.brokers import DescribeBrokerConfig, FindCoordinator, SupportedFeature
 from spark_kafka_sink.admin.leaders import DescribeProducers, FindLeaders, ListEndOffset
-from spark_kafka_sink.admin.offsets import CommitOffsets, CommittedOffset, FetchOffsets, OffsetsToCommit, OffsetsToFetch
+from spark_kafka_sink.admin.offsets import (
+    CommitOffsets,
+    CommittedOffset,
+    FetchOffsets,
+    FetchStableOffsets,
+    OffsetsToCommit,
+    OffsetsToFetch,
+)
 from spark_kafka_sink.admin.operation import Operation, RetryNeeded
 from spark_kafka_sink.admin.permissions import GroupPermissions, MayWriteToId
 from spark_kafka_sink.admin.topics import DescribeTopic, DescribeTopicConfigs
@@ -46,6 +53,7 @@ OPERATIONS: list[tuple[Operation[Any, Any], Any]] = [
     (FindCoordinator(KeyType.GROUP), CoordinatorKey(KeyType.GROUP, "g")),
     (FindCoordinator(KeyType.TRANSACTION), CoordinatorKey(KeyType.TRANSACTION, "P")),
     (DescribeBrokerConfig(), "transaction.max.timeout.ms"),
+    (SupportedFeature(), "metadata.version"),
     (EndTransaction(commit=True, is_v2=True), PREPARED),
     (EndTransaction(commit=False, is_v2=False), PREPARED),
     (FenceProducer(30_000), "P"),
@@ -56,6 +64,7 @@ OPERATIONS: list[tuple[Operation[Any, Any], Any]] = [
     (DescribeTransactions(), "P"),
     (FetchOffsets(require_stable=True), OffsetsToFetch("g", (PARTITION,))),
     (FetchOffsets(require_stable=False), OffsetsToFetch("g", None)),
+    (FetchStableOffsets(), OffsetsToFetch("g", (PARTITION,))),
     (CommitOffsets(), OffsetsToCommit("g", {PARTITION: CommittedOffset(1, "m")})),
     (FindLeaders(), "t"),
     (DescribeProducers(), PARTITION),
@@ -71,6 +80,7 @@ OTHER_PRODUCER = (Errors.INVALID_PRODUCER_EPOCH, Errors.INVALID_PRODUCER_ID_MAPP
 KNOWN_ANSWERS = {
     *((TakeOver, error) for error in OTHER_PRODUCER),
     (DescribeTransactions, Errors.TRANSACTIONAL_ID_NOT_FOUND),
+    (FetchStableOffsets, Errors.UNSTABLE_OFFSET_COMMIT),
     (DescribeTopic, UNKNOWN_TOPIC),
     (MayWriteToId, Errors.INVALID_PRODUCER_ID_MAPPING),
     (AddPartitions, UNKNOWN_TOPIC),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from spark_kafka_sink.admin.offsets import CommittedOffset
 from spark_kafka_sink.admin.transaction_operations import EndOutcome, EndToRepeat, TransactionEnd
 from spark_kafka_sink.errors import AuthorizationError, BrokerError, UnsupportedVersionError
 from spark_kafka_sink.protocol.api_keys import ApiKey
@@ -236,3 +237,56 @@ def test_what_cannot_be_added_is_an_error_and_the_rest_is_ended(
     assert state_of(broker, "P") is State.COMPLETE_COMMIT
     assert bool(broker.offsets.committed("g")) == (api_key is ApiKey.ADD_PARTITIONS_TO_TXN)
     assert (b"hangs" in broker.committed_values(TOPIC)) == (api_key is ApiKey.ADD_OFFSETS_TO_TXN)
+
+
+# GROUPS AND BROKERS
+
+
+def test_offsets_that_a_transaction_holds_are_said_at_once(cluster: Cluster) -> None:
+    broker = cluster()
+    names = [f"g-{number}" for number in range(8)]
+    with client_of(broker) as client:
+        for name in names:
+            client.commit_offsets(name, {partition(): (1, "before")})
+        writer = Writer(broker, "P")
+        assert not writer.commit_offset("g-1", 2)
+        assert not writer.commit_offset("g-2", 2)
+        broker.transactions.skipped = {offsets_partition("g-1")}
+        assert not writer.end(commit=True)
+        broker.transactions.skipped = set()
+        question = client.stable_offsets_question({name: [partition()] for name in names})
+        offsets = client.ask(question)
+        assert client.end_again([EndToRepeat(present(broker, "P"), frozenset(), "g-1")], True)["P"].error is None
+        after = client.ask(question)
+    before = {partition(): CommittedOffset(1, "before")}
+    committed = {partition(): CommittedOffset(2, "")}
+    assert offsets == dict.fromkeys(names, before) | {"g-1": None, "g-2": committed}
+    assert after == offsets | {"g-1": committed}
+
+
+def test_a_group_that_may_not_be_read_is_an_error_of_its_own(cluster: Cluster) -> None:
+    broker = cluster(nodes=1)
+    broker.fail_next(ApiKey.OFFSET_FETCH, Errors.GROUP_AUTHORIZATION_FAILED)
+    with client_of(broker, max_in_flight_requests_per_connection=1) as client:
+        (outcome,) = client.ask(client.stable_offsets_question({"g": [partition()]})).values()
+        assert isinstance(outcome, AuthorizationError)
+        assert client.ask(client.stable_offsets_question({"g": [partition()]})) == {"g": {}}
+        assert client.ask(client.stable_offsets_question({})) == {}
+
+
+def test_brokers_that_may_skip_control_records_are_known_by_what_they_support(cluster: Cluster) -> None:
+    """Kafka 4.3.0 and newer; 4.2.0 and older do not, and the oldest name no features at all."""
+    broker = cluster(nodes=5)
+    for node_id, level in enumerate((29, 30, 33, 31)):
+        broker.supported_features[node_id]["metadata.version"] = level
+    del broker.supported_features[4]["metadata.version"]
+    with client_of(broker) as client:
+        assert client.brokers_that_may_skip_control_records() == [1, 2, 3]
+
+
+def test_a_broker_that_does_not_answer_in_time_may_skip_control_records(cluster: Cluster) -> None:
+    broker = cluster()
+    with client_of(broker) as client:
+        assert client.brokers_that_may_skip_control_records() == []
+        broker.hold_next(ApiKey.API_VERSIONS, node_id=1)
+        assert client.brokers_that_may_skip_control_records(timeout_ms=1_000) == [1]

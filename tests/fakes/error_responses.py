@@ -13,6 +13,7 @@ from spark_kafka_sink.protocol.messages.add_partitions_to_txn import (
     AddPartitionsToTxnResponse,
     AddPartitionsToTxnTopicResult,
 )
+from spark_kafka_sink.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
 from spark_kafka_sink.protocol.messages.describe_configs import (
     DescribeConfigsRequest,
     DescribeConfigsResponse,
@@ -143,6 +144,7 @@ def _metadata(request: MetadataRequest, code: int) -> MetadataResponse:
 
 
 _ANSWERS: dict[type[Message], Callable[[Any, int], Message]] = {
+    ApiVersionsRequest: lambda _, code: ApiVersionsResponse(error_code=code),
     FindCoordinatorRequest: _find_coordinator,
     InitProducerIdRequest: lambda _, code: InitProducerIdResponse(error_code=code),
     AddPartitionsToTxnRequest: _add_partitions,

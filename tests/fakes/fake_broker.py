@@ -154,6 +154,7 @@ class FakeBroker:
         self._changed = threading.Condition(self.lock)  # notified on every request and append
         self._faults: list[Fault] = []
         self.clock = clock or ManualClock()
+        self.supported_features = {node_id: {TRANSACTION_VERSION: 2, "metadata.version": 29} for node_id in range(nodes)}
         self.features_epoch = 1  # grows when transaction.version changes
         self.coordinators = Coordinators(
             self.clock,
@@ -367,7 +368,7 @@ class FakeBroker:
         error = Errors.NONE if fault is None or fault.error is None else fault.error
         throttle_ms = 0 if fault is None else fault.throttle_ms
         if isinstance(message, ApiVersionsRequest):
-            return replace_fields(self._api_versions(error), throttle_time_ms=throttle_ms)
+            return replace_fields(self._api_versions(error, request.node_id), throttle_time_ms=throttle_ms)
         if isinstance(message, MetadataRequest):
             return replace_fields(self._metadata(message, error), throttle_time_ms=throttle_ms)
         response = None
@@ -388,7 +389,7 @@ class FakeBroker:
             return self._list_offsets(request.message, request.node_id)
         return self.coordinators.answer(request.message, request.header.api_version, request.node_id)
 
-    def _api_versions(self, error: ErrorCode) -> ApiVersionsResponse:
+    def _api_versions(self, error: ErrorCode, node_id: int) -> ApiVersionsResponse:
         keys = [
             ApiVersion(api_key=key, min_version=first, max_version=last)
             for key, (first, last) in self.versions.items()
@@ -399,7 +400,10 @@ class FakeBroker:
         return ApiVersionsResponse(
             error_code=error.number,
             api_keys=tuple(keys),
-            supported_features=(SupportedFeatureKey(name=name, min_version=0, max_version=2),),
+            supported_features=tuple(
+                SupportedFeatureKey(name=name, min_version=0, max_version=level)
+                for name, level in self.supported_features[node_id].items()
+            ),
             finalized_features_epoch=self.features_epoch,
             finalized_features=finalized,
         )
