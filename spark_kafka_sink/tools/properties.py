@@ -5,6 +5,7 @@ Law: this file puts no value of an option into an error or a log, because it may
 
 from __future__ import annotations
 
+import codecs
 import re
 from pathlib import Path
 
@@ -31,7 +32,10 @@ def option_name(key: str) -> str:
 def read_properties(file: Path, argument: str = "--config") -> dict[str, str]:
     """The options in a .properties file. Raises UsageError, which names `argument`, if it cannot be read or parsed."""
     try:
-        return parse_properties(file.read_text(encoding="utf-8"))
+        content = file.read_bytes()
+        if content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+            raise UsageError(f"{argument} {file} is text in UTF-16: save it as UTF-8 (iconv -f UTF-16 -t UTF-8).")
+        return parse_properties(content.decode("utf-8-sig"))
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(f"{argument} {file} cannot be read ({error}).") from error
     except ValueError as error:

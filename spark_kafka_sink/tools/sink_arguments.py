@@ -9,6 +9,9 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from spark_kafka_sink.config.format_options import BINARY
+from spark_kafka_sink.config.option import warn_once
+from spark_kafka_sink.config.registry_config import is_registry_key
 from spark_kafka_sink.tools.arguments import parse_pair
 from spark_kafka_sink.tools.errors import UsageError
 from spark_kafka_sink.tools.properties import SPELLINGS, option_name, read_properties
@@ -40,17 +43,29 @@ def sink_options(arguments: argparse.Namespace) -> dict[str, str]:
     options: dict[str, str] = {}
     for file in arguments.config:
         options |= {option_name(key): value for key, value in read_properties(file).items()}
+    names_in_files = set(options)
     explicit_options = {SPELLINGS.get(name.lower(), name): value for name, value in arguments.option}
     for name, (argument, value) in _options_of_arguments(arguments).items():
         if explicit_options.setdefault(name, value) != value:
             raise UsageError(f"{argument} sets {name}, and --option sets it to another value: pass one of them.")
     options |= explicit_options
+    _drop_unused_registry(options, names_in_files - explicit_options.keys())
     if arguments.txn_version is not None and "transactionalIdPrefix" in options:
         options.setdefault("txnAppId", options["transactionalIdPrefix"])
     for name, argument in (("kafka.bootstrap.servers", "--bootstrap-servers"), ("topic", "--topic")):
         if not options.get(name, "").strip():
             raise UsageError(f"{argument} is missing: pass it, or set it in a --config file.")
     return options
+
+
+def _drop_unused_registry(options: dict[str, str], names: set[str]) -> None:
+    """Remove those of `names` that are options of a schema registry, with a warning, if no format asks one. A file with the
+    options of all clients has them for readers."""
+    if any(options.get(name, "").strip().lower() not in ("", BINARY) for name in ("valueFormat", "keyFormat")):
+        return
+    for name in sorted(filter(lambda name: is_registry_key(name.lower()), names)):
+        del options[name]
+        warn_once("Option '%s' has no effect: neither valueFormat nor keyFormat asks the schema registry", name)
 
 
 def _options_of_arguments(arguments: argparse.Namespace) -> dict[str, tuple[str, str]]:

@@ -164,9 +164,32 @@ def test_formats_are_arguments_and_must_not_contradict_options() -> None:
 
 def test_options_of_a_registry_have_no_prefix_in_a_file_either(tmp_path: Path) -> None:
     file = tmp_path / "a.properties"
-    file.write_text("schema.registry.url=http://r:1\nbasic.auth.user.info=me:x\nuse.latest.version=true\nlinger.ms=1\n")
+    file.write_text(
+        "schema.registry.url=http://r:1\nbasic.auth.user.info=me:x\nuse.latest.version=true\nlinger.ms=1\nvalueformat=Avro"
+    )
     options = sink_options(_batch("--topic", "t", "--bootstrap-servers", "b:1", "--config", str(file)))
     assert {"schema.registry.url", "basic.auth.user.info", "use.latest.version", "kafka.linger.ms"} < options.keys()
+
+
+@pytest.mark.parametrize("formats", ["", "valueFormat=\nkeyFormat=Binary\n"])
+def test_a_registry_in_a_file_is_a_warning_where_no_format_asks_it(
+    formats: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """One file has the options of all clients. Its basic.auth.user.info was an error of each write of bytes, although keys of
+    consumers in the same file are warnings."""
+    file = tmp_path / "all.properties"
+    file.write_text(
+        f"{formats}bootstrap.servers=b:1\ntopic=t\nschema.registry.url=http://r:1\nbasic.auth.user.info=me:canary-7Qx2"
+    )
+    arguments = ["--config", str(file)]
+    assert not [name for name in sink_options(_batch(*arguments)) if name.startswith(("schema.", "basic."))]
+    assert caplog.messages == [
+        f"Option '{name}' has no effect: neither valueFormat nor keyFormat asks the schema registry"
+        for name in ("basic.auth.user.info", "schema.registry.url")
+    ]
+    explicit_options = ["--option", "schema.registry.url=http://s:1"]
+    assert sink_options(_batch(*arguments, *explicit_options))["schema.registry.url"] == "http://s:1"
+    assert "basic.auth.user.info" in sink_options(_batch(*arguments, "--key-format", "avro"))
 
 
 def test_the_sample_file_for_exactly_once_takes_a_name_and_for_a_batch_a_number() -> None:

@@ -63,6 +63,22 @@ def test_a_broken_file_is_named_without_its_values(tmp_path: Path) -> None:
         read_properties(tmp_path / "none.properties")
 
 
+def test_a_byte_order_mark_is_no_part_of_the_first_key(tmp_path: Path) -> None:
+    """An editor of Windows had saved the file: its first option, \\ufeffbootstrap.servers, was unknown and had no effect."""
+    file = tmp_path / "from-windows.properties"
+    file.write_text("bootstrap.servers=h:1\nacks=all", encoding="utf-8-sig")
+    assert read_properties(file) == {"bootstrap.servers": "h:1", "acks": "all"}
+
+
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-16-be"])
+def test_a_file_in_utf_16_is_told(encoding: str, tmp_path: Path) -> None:
+    """PowerShell's > writes it. The error was "'utf-8' codec can't decode byte 0xff in position 0: invalid start byte"."""
+    file = tmp_path / "from-powershell.properties"
+    file.write_text("\ufeffacks=all" if encoding == "utf-16-be" else "acks=all", encoding=encoding)
+    with pytest.raises(UsageError, match=r"from-powershell.properties is text in UTF-16: save it as UTF-8"):
+        read_properties(file)
+
+
 @pytest.mark.parametrize(
     ("key", "option"),
     [

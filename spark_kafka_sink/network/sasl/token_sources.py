@@ -139,7 +139,7 @@ def read_secret_file(path: str, option: str) -> Secret:
             content = SecretBytes(file.read(MAX_TOKEN_BYTES + 1))
         if len(content) > MAX_TOKEN_BYTES:
             raise token_error(f"{option}: {path} is larger than {MAX_TOKEN_BYTES} bytes")
-        text = Secret(content.decode("utf-8").strip())
+        text = Secret(content.decode("utf-8-sig").strip())
     except UnicodeDecodeError:
         problem = "it is not text"
     except OSError as error:

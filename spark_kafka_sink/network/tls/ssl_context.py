@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 from spark_kafka_sink.config.secret import Secret
 from spark_kafka_sink.errors import ConfigError
-from spark_kafka_sink.network.tls.stores import StoreFormat, open_pkcs12, pem_certificates, pem_keys, read_store
+from spark_kafka_sink.network.tls.stores import StoreFormat, open_pkcs12, other_pem_form, pem_certificates, pem_keys, read_store
 
 if TYPE_CHECKING:
     from spark_kafka_sink.config.producer_config import ProducerConfig
@@ -123,30 +123,32 @@ def openssl_cipher_name(name: str) -> str:
 
 def _load_truststore(context: ssl.SSLContext, config: ProducerConfig) -> None:
     if config.ssl_truststore_certificates is not None:
-        _add_trusted(context, pem_certificates(config.ssl_truststore_certificates), "ssl.truststore.certificates")
+        pem = config.ssl_truststore_certificates
+        _add_trusted(context, "ssl.truststore.certificates", pem_certificates(pem), other_pem_form(pem, None))
     elif config.ssl_truststore_location:
         option = f"ssl.truststore.location={config.ssl_truststore_location}"
-        _add_trusted(context, _certificates_in_file(config, config.ssl_truststore_location), option)
+        _add_trusted(context, option, *_certificates_in_file(config, config.ssl_truststore_location))
     else:
         context.load_default_certs(ssl.Purpose.SERVER_AUTH)
 
 
-def _certificates_in_file(config: ProducerConfig, location: str) -> list[str]:
+def _certificates_in_file(config: ProducerConfig, location: str) -> tuple[list[str], str]:
+    """The certificates, and what to do if they cannot be used."""
     store_format, content = read_store("ssl.truststore", location, config)
     if store_format is not StoreFormat.PEM:
-        return open_pkcs12("ssl.truststore", location, content, config.ssl_truststore_password).certificates
+        return open_pkcs12("ssl.truststore", location, content, config.ssl_truststore_password).certificates, ""
     if config.ssl_truststore_password is not None:
         raise ConfigError(f"ssl.truststore.password is set, but ssl.truststore.location={location} is a PEM file; remove it")
-    return pem_certificates(content)
+    return pem_certificates(content), other_pem_form(content, location)
 
 
-def _add_trusted(context: ssl.SSLContext, certificates: list[str], option: str) -> None:
+def _add_trusted(context: ssl.SSLContext, option: str, certificates: list[str], remedy: str) -> None:
     if not certificates:
-        raise ConfigError(f"{option}: there is no certificate in it")
+        raise ConfigError(f"{option}: there is no certificate in it{remedy}")
     try:
         context.load_verify_locations(cadata="\n".join(certificates))
     except (ssl.SSLError, ValueError) as error:
-        raise ConfigError(f"{option}: a certificate in it is malformed: {_error_text(error)}") from error
+        raise ConfigError(f"{option}: a certificate in it is malformed{remedy or f': {_error_text(error)}'}") from error
 
 
 # KEYSTORE
@@ -154,9 +156,8 @@ def _add_trusted(context: ssl.SSLContext, certificates: list[str], option: str) 
 
 def _load_keystore(context: ssl.SSLContext, config: ProducerConfig) -> None:
     if config.ssl_keystore_key is not None and config.ssl_keystore_certificate_chain is not None:
-        keys, chain = pem_keys(config.ssl_keystore_key), pem_certificates(config.ssl_keystore_certificate_chain)
-        _check_pem_keystore(keys, chain, "ssl.keystore.key", "ssl.keystore.certificate.chain")
-        _load_chain(context, keys[0], chain, config.ssl_key_password, "ssl.keystore.key and ssl.keystore.certificate.chain")
+        options = ("ssl.keystore.key", "ssl.keystore.certificate.chain")
+        _load_pem_keystore(context, config, (config.ssl_keystore_key, config.ssl_keystore_certificate_chain), options, None)
     elif config.ssl_keystore_location:
         _load_keystore_file(context, config, config.ssl_keystore_location)
 
@@ -169,32 +170,46 @@ def _load_keystore_file(context: ssl.SSLContext, config: ProducerConfig, locatio
             raise ConfigError(
                 f"ssl.keystore.password is set, but {option} is a PEM file; the password of its key is ssl.key.password"
             )
-        keys, chain = pem_keys(content), pem_certificates(content)
-        _check_pem_keystore(keys, chain, option, option)
-        _load_chain(context, keys[0], chain, config.ssl_key_password, option)
+        _load_pem_keystore(context, config, (content, content), (option, option), location)
         return
     store = open_pkcs12("ssl.keystore", location, content, config.ssl_keystore_password)
     if store.key is None:
         raise ConfigError(f"{option}: there is no private key with its certificate in it")
-    _load_chain(context, store.key, store.certificates, password=None, option=option)
+    _load_chain(context, store.key, store.certificates, password=None, option=option, remedy="")
 
 
-def _check_pem_keystore(keys: list[Secret], chain: list[str], key_option: str, chain_option: str) -> None:
+def _load_pem_keystore(
+    context: ssl.SSLContext, config: ProducerConfig, pem: tuple[Secret, Secret], options: tuple[str, str], location: str | None
+) -> None:
+    """Load a private key and its certificates.
+
+    Args:
+        pem: the text with the key, and that with the certificates.
+        options: what to call these two in an error.
+        location: the file that both stand in; None if they are values of options.
+    """
+    keys, chain = pem_keys(pem[0]), pem_certificates(pem[1])
+    remedies = [other_pem_form(text, location) for text in pem]
     if not keys:
-        raise ConfigError(f"{key_option}: there is no private key in it (-----BEGIN PRIVATE KEY-----)")
+        raise ConfigError(f"{options[0]}: there is no private key in it (-----BEGIN PRIVATE KEY-----){remedies[0]}")
     if len(keys) > 1:
-        raise ConfigError(f"{key_option}: there are {len(keys)} private keys in it; leave the one that is to be used")
+        raise ConfigError(f"{options[0]}: there are {len(keys)} private keys in it; leave the one that is to be used")
     if not chain:
-        raise ConfigError(f"{chain_option}: there is no certificate in it (-----BEGIN CERTIFICATE-----)")
+        raise ConfigError(f"{options[1]}: there is no certificate in it (-----BEGIN CERTIFICATE-----){remedies[1]}")
+    option, remedy = " and ".join(dict.fromkeys(options)), remedies[0] or remedies[1]
+    _load_chain(context, keys[0], chain, config.ssl_key_password, option, remedy)
 
 
-def _load_chain(context: ssl.SSLContext, key: Secret, chain: list[str], password: Secret | None, option: str) -> None:
+def _load_chain(
+    context: ssl.SSLContext, key: Secret, chain: list[str], password: Secret | None, option: str, remedy: str
+) -> None:
     key_password = _KeyPassword(password, option)
     try:
         with _temporary_file(Secret("\n".join([key.reveal(), *chain]))) as path:
             context.load_cert_chain(path, password=key_password)
     except ssl.SSLError as error:
-        raise ConfigError(f"{option}: {_load_problem(error, key_password.was_asked)}") from error
+        problem = f" cannot be used{remedy}" if remedy else f": {_load_problem(error, key_password.was_asked)}"
+        raise ConfigError(f"{option}{problem}") from error
 
 
 class _KeyPassword:

@@ -8,6 +8,7 @@ and never quotes the content of a store or its password.
 
 from __future__ import annotations
 
+import base64
 import os
 import re
 import shlex
@@ -67,7 +68,7 @@ def read_store(prefix: str, location: str, config: ProducerConfig) -> tuple[Stor
     content = _read(option, location)
     store_format = _format_of(content)
     if store_format is None:
-        raise ConfigError(f"{option} is neither a PEM file nor a PKCS12 store")
+        raise ConfigError(f"{option} is {_other_form(content, location) or 'neither a PEM file nor a PKCS12 store'}")
     if store_format is StoreFormat.JKS:
         raise ConfigError(_java_store_text(prefix, location))
     # Kafka's default, JKS, does not count: Java reads PKCS12 under that name too.
@@ -96,7 +97,33 @@ def _format_of(content: Secret) -> StoreFormat | None:
         return StoreFormat.JKS
     if "-----BEGIN" in content.reveal():
         return StoreFormat.PEM
-    return StoreFormat.PKCS12 if content.reveal().startswith("\x30") else None  # any ASN.1 sequence
+    is_sequence = content.reveal().startswith("\x30")  # of ASN.1, as all that has the form DER
+    return StoreFormat.PKCS12 if is_sequence and not _other_form(content, "") else None
+
+
+# The beginning of a sequence in DER, and of what it contains: a number, the name of an algorithm, or another sequence.
+_LENGTH = r"(?:[\x00-\x80]|\x81.|\x82..|\x83...)"
+_DER = re.compile(rf"\x30{_LENGTH}(?:\x02\x01(?P<version>.)|(?P<name>\x06)|\x30{_LENGTH}(?P<inner>.))", re.DOTALL)
+
+
+def _other_form(content: Secret, location: str) -> str:
+    """What a file is that is neither PEM nor a store, and the command that converts it. Empty if it may be a PKCS12 store."""
+    file, pem = shlex.quote(location), _converted(location)
+    if content.reveal().startswith(("\xff\xfe", "\xfe\xff")):
+        return f"text in UTF-16; convert it with: iconv -f UTF-16 -t UTF-8 {file} > {pem}"
+    match = _DER.match(content.reveal())
+    if match is None:
+        return ""
+    if match["inner"] in ("\xa0", "\x02"):
+        return f"a certificate in DER form; convert it with: openssl x509 -inform der -in {file} -out {pem}"
+    if match["name"]:
+        return f"a PKCS7 file; convert it with: openssl pkcs7 -inform der -print_certs -in {file} -out {pem}"
+    if match["inner"] == "\x06" or match["version"] in ("\x00", "\x01"):
+        return (
+            f"a private key in DER form; convert it with: openssl pkey -inform der -in {file} -out {pem}, and append its"
+            " certificate, also in PEM form"
+        )
+    return ""
 
 
 def _conversion(prefix: str, location: str) -> str:
@@ -144,6 +171,81 @@ def _pem_block(label: str, body: str) -> str:
     base64 = "".join("".join(line.split()) for line in body.splitlines() if ":" not in line)
     lines = [base64[start : start + 64] for start in range(0, len(base64), 64)]
     return "\n".join([f"-----BEGIN {label}-----", *headers, *([""] if headers else []), *lines, f"-----END {label}-----", ""])
+
+
+def _converted(location: str) -> str:
+    """A name for the PEM file that a command converts another file to, as a shell takes it."""
+    stem, extension = os.path.splitext(location)
+    return shlex.quote(stem + ("-converted.pem" if extension == ".pem" else ".pem"))
+
+
+# What else may stand in a PEM text, and what to do.
+_OTHER_BLOCKS = {
+    "TRUSTED CERTIFICATE": "a form of OpenSSL's own: convert it with: openssl x509 -in {file} -out {new_file}",
+    "PKCS7": "a collection of certificates: convert it with: openssl pkcs7 -print_certs -in {file} -out {new_file}",
+    "CERTIFICATE REQUEST": "which an authority answers with a certificate",
+    "OPENSSH PRIVATE KEY": "a form of SSH's own: convert a copy with: ssh-keygen -p -m PKCS8 -f {file}",
+}
+# Names in DER of ways to encrypt a key that OpenSSL 3 has in its legacy provider alone, by their names there.
+_PKCS5, _PKCS12 = b"\x06\x09\x2a\x86\x48\x86\xf7\x0d\x01\x05", b"\x06\x0a\x2a\x86\x48\x86\xf7\x0d\x01\x0c\x01"
+_LEGACY_ENCRYPTIONS = {
+    _PKCS5 + b"\x01": "PBE-MD2-DES",
+    _PKCS5 + b"\x03": "PBE-MD5-DES",
+    _PKCS5 + b"\x04": "PBE-MD2-RC2-64",
+    _PKCS5 + b"\x06": "PBE-MD5-RC2-64",
+    _PKCS5 + b"\x0a": "PBE-SHA1-DES",
+    _PKCS5 + b"\x0b": "PBE-SHA1-RC2-64",
+    _PKCS12 + b"\x01": "PBE-SHA1-RC4-128",
+    _PKCS12 + b"\x02": "PBE-SHA1-RC4-40",
+    _PKCS12 + b"\x05": "PBE-SHA1-RC2-128",
+    _PKCS12 + b"\x06": "PBE-SHA1-RC2-40",
+    b"\x06\x05\x2b\x0e\x03\x02\x07": "DES",
+}
+
+
+def other_pem_form(pem: Secret, location: str | None) -> str:
+    """What a PEM text is that cannot be used as it is, and how to convert it, to be appended to an error. Empty if not known.
+
+    Args:
+        pem: the text.
+        location: the file that it stands in, if any.
+    """
+    file = "FILE" if location is None else shlex.quote(location)
+    new_file = "FILE.pem" if location is None else _converted(location)
+    blocks = _blocks(pem)
+    if any("\\n" in body for _, body in blocks):
+        how = (
+            'as text.replace("\\\\n", "\\n") does in Python'
+            if location is None
+            else f"with: printf '%b' \"$(cat {file})\" > {new_file}"
+        )
+        return f". Its line breaks are written as \\n, two characters each: convert it {how}"
+    for label, body in blocks:
+        encryption = _legacy_encryption(label, body)
+        if encryption is not None:
+            command = f"openssl pkey -provider legacy -provider default -in {file} | openssl pkcs8 -topk8 -out {new_file}"
+            return (
+                f". Its private key is encrypted by {encryption}, which OpenSSL 3 reads with its legacy provider only: convert it"
+                f" with: {command}, and append the certificates"
+            )
+    other_label = next((label for label, _ in blocks if label in _OTHER_BLOCKS), None)
+    if other_label is None:
+        return ""
+    return f". It holds {other_label}, {_OTHER_BLOCKS[other_label].format(file=file, new_file=new_file)}"
+
+
+def _legacy_encryption(label: str, body: str) -> str | None:
+    """The encryption of a private key if only OpenSSL's legacy provider has it."""
+    if "DEK-Info: DES-CBC," in body or "DEK-Info: RC2" in body:
+        return "DES" if "DES-CBC," in body else "RC2"
+    if label != "ENCRYPTED PRIVATE KEY":
+        return None
+    beginning = "".join(body.split())[:200]
+    try:
+        names = base64.b64decode(beginning, validate=True)
+    except ValueError:
+        return None
+    return next((encryption for name, encryption in _LEGACY_ENCRYPTIONS.items() if name in names), None)
 
 
 # PKCS12

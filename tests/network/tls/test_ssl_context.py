@@ -1,4 +1,7 @@
-"""network/tls/ssl_context.py and stores.py: every kind of store a user may bring, and what is said of one that cannot be used."""
+"""network/tls/ssl_context.py and stores.py: every kind of store a user may bring, and what is said of one that cannot be used.
+
+test_stores.py has the files that have to be converted.
+"""
 
 from __future__ import annotations
 
@@ -349,7 +352,7 @@ def test_the_error_of_what_is_no_certificate_says_what_is_wrong(tmp_path: Path) 
     assert "ssl.truststore.certificates: a certificate in it is malformed" in problem(ssl_truststore_certificates=broken)
     (tmp_path / "ca.der").write_bytes(b"hello")
     assert "is neither a PEM file nor a PKCS12 store" in problem(ssl_truststore_location=str(tmp_path / "ca.der"))
-    (tmp_path / "ca.der").write_bytes(b"\x30\x03\x02\x01\x01")
+    (tmp_path / "ca.der").write_bytes(b"\x30\x03\x02\x01\x03")
     message = problem(ssl_truststore_location=str(tmp_path / "ca.der"), ssl_truststore_password="x")
     assert "ssl.truststore.password may be wrong, or it is not a PKCS12 store" in message
     with (tmp_path / "huge").open("wb") as file:
