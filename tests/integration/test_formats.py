@@ -72,6 +72,32 @@ def test_a_null_struct_is_a_tombstone(
     ]
 
 
+@pytest.mark.parametrize("zone", ["Etc/UTC", "Europe/Berlin"])
+def test_a_left_join_with_a_time_is_written_in_any_time_zone(
+    spark: SparkSession, broker: LocalKafka, topic: Topic, read_topic: ReadTopic, registry: FakeRegistry, zone: str
+) -> None:
+    """A row without a match has a null struct, whose field is NOT NULL. It ended the write, in a column unless the session's time
+    zone was UTC, as Spark sends that zone and plans with UTC, and in a map always."""
+    name = topic(1)
+    left = spark.range(2, numPartitions=1)
+    right = spark.range(1).selectExpr("id + 1 other_id", "named_struct('number', id) found")
+    columns = "named_struct('id', id, 'found', found, 'map', map('found', found), 'at', current_timestamp()) value"
+    old_zone = spark.conf.get("spark.sql.session.timeZone")
+    spark.conf.set("spark.sql.session.timeZone", zone)
+    try:
+        rows = (
+            left.join(right, left.id == right.other_id, "left").selectExpr(columns).coalesce(1).sortWithinPartitions("value.id")
+        )
+        save(rows, broker, name, **avro(registry))
+    finally:
+        spark.conf.set("spark.sql.session.timeZone", old_zone)
+    values = [decoded(registry, f"{name}-value", each.value) for each in read_topic(name)]
+    assert [(each["id"], each["found"], each["map"]) for each in values] == [
+        (0, None, {"found": None}),
+        (1, {"number": 0}, {"found": {"number": 0}}),
+    ]
+
+
 @pytest.mark.usefixtures("one_planner")
 def test_a_stream_asks_the_registry_in_its_first_micro_batch_only(
     spark: SparkSession, broker: LocalKafka, topic: Topic, read_topic: ReadTopic, registry: FakeRegistry, tmp_path: Path
