@@ -10,6 +10,7 @@ import pytest
 
 from spark_kafka_sink.protocol.api_keys import ApiKey
 from spark_kafka_sink.protocol.error_codes import ErrorCode, Errors
+from spark_kafka_sink.protocol.messages.add_offsets_to_txn import AddOffsetsToTxnRequest
 from spark_kafka_sink.protocol.messages.api_versions import ApiVersionsRequest
 from spark_kafka_sink.protocol.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResource, ResourceType
 from spark_kafka_sink.protocol.messages.describe_producers import DescribeProducersRequest, TopicRequest
@@ -17,13 +18,19 @@ from spark_kafka_sink.protocol.messages.describe_transactions import DescribeTra
 from spark_kafka_sink.protocol.messages.end_txn import EndTxnRequest, EndTxnResponse
 from spark_kafka_sink.protocol.messages.find_coordinator import FindCoordinatorRequest, KeyType
 from spark_kafka_sink.protocol.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
+from spark_kafka_sink.protocol.messages.list_offsets import (
+    IsolationLevel,
+    ListOffsetsPartition,
+    ListOffsetsRequest,
+    ListOffsetsTopic,
+)
 from spark_kafka_sink.protocol.messages.list_transactions import ListTransactionsRequest
 from spark_kafka_sink.protocol.messages.offset_commit import (
     OffsetCommitRequest,
     OffsetCommitRequestPartition,
     OffsetCommitRequestTopic,
 )
-from spark_kafka_sink.protocol.messages.offset_fetch import OffsetFetchRequest
+from spark_kafka_sink.protocol.messages.offset_fetch import OffsetFetchRequest, OffsetFetchRequestTopic
 from spark_kafka_sink.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from spark_kafka_sink.protocol.messages.txn_offset_commit import (
     TxnOffsetCommitRequest,
@@ -36,7 +43,7 @@ from tests.fakes.coordinators import Coordinators
 from tests.fakes.fake_broker import DropConnection, FakeBroker, Fault
 from tests.fakes.raw_client import DirectClient, RawClient
 from tests.fakes.record_encoder import encode_batch
-from tests.fakes.transaction_coordinator import LAST_EPOCH, State, internal_partition
+from tests.fakes.transaction_coordinator import LAST_EPOCH, State, internal_partition, offsets_partition
 
 ID = "x"  # kept on node 0
 
@@ -242,6 +249,82 @@ def test_a_new_start_in_the_last_epoch_gives_another_id(broker: FakeBroker) -> N
     assert (producer.producer_id != old_id, producer.epoch) == (True, 0)
 
 
+# SKIPPED MARKERS
+
+
+def end_offset(broker: FakeBroker, isolation_level: IsolationLevel) -> int:
+    topic = ListOffsetsTopic(name="t", partitions=(ListOffsetsPartition(partition_index=0),))
+    answer = DirectClient(broker).ask(ListOffsetsRequest(isolation_level=isolation_level, topics=(topic,)), 6)
+    return answer.topics[0].partitions[0].offset
+
+
+def described_producers(broker: FakeBroker) -> list[tuple[int, int, int, int]]:
+    """Producer id, epoch, last sequence and start of the open transaction."""
+    request = DescribeProducersRequest(topics=(TopicRequest(name="t", partition_indexes=(0, 9)),))
+    known_partition, unknown_partition = DirectClient(broker).ask(request, 0).topics[0].partitions
+    assert unknown_partition.error_code == Errors.UNKNOWN_TOPIC_OR_PARTITION.number
+    return [
+        (each.producer_id, each.producer_epoch, each.last_sequence, each.current_txn_start_offset)
+        for each in known_partition.active_producers
+    ]
+
+
+@pytest.mark.parametrize("commit", [True, False])
+@pytest.mark.parametrize("next_commit", [True, False])
+def test_where_a_marker_was_skipped_the_producers_next_one_decides(broker: FakeBroker, commit: bool, next_commit: bool) -> None:
+    """KAFKA-20734: aborted rows are seen if it commits, committed ones are lost if it aborts."""
+    producer, other = ManualProducer(broker), ManualProducer(broker, "other")
+    producer.send(b"a", b"b")
+    producer.send(b"c", partition=1)
+    broker.transactions.skipped = {TopicPartition("t", 0)}
+    producer.go_on(producer.end(commit=commit))
+    broker.transactions.skipped = set()
+    assert state_of(broker) is (State.COMPLETE_COMMIT if commit else State.COMPLETE_ABORT)
+    assert described_producers(broker) == [(producer.producer_id, 0, 1, 0)]
+    assert (end_offset(broker, IsolationLevel.READ_COMMITTED), end_offset(broker, IsolationLevel.READ_UNCOMMITTED)) == (0, 2)
+    other.send(b"other")
+    other.go_on(other.end(commit=True))
+    assert broker.committed_values("t") == ([b"c"] if commit else [])
+    assert not producer.send(b"d")
+    producer.go_on(producer.end(commit=next_commit))
+    assert broker.committed_values("t", 0) == ([b"a", b"b", b"other", b"d"] if next_commit else [b"other"])
+    assert end_offset(broker, IsolationLevel.READ_COMMITTED) == end_offset(broker, IsolationLevel.READ_UNCOMMITTED) == 6
+    assert {start for *_, start in described_producers(broker)} == {-1}
+
+
+def test_a_transaction_that_times_out_is_skipped_too(broker: FakeBroker) -> None:
+    producer = ManualProducer(broker)
+    producer.send(b"a")
+    broker.transactions.skipped = {TopicPartition("t", 0)}
+    broker.clock.advance(2000)
+    assert broker.transactions.abort_timed_out() == [ID]
+    assert state_of(broker) is State.COMPLETE_ABORT
+    assert end_offset(broker, IsolationLevel.READ_COMMITTED) == 0
+
+
+@pytest.mark.parametrize("commit", [True, False])
+def test_offsets_whose_marker_was_skipped_are_pending_until_the_next_one(broker: FakeBroker, commit: bool) -> None:
+    producer = ManualProducer(broker)
+    producer.commit_offset("g", 5)
+    broker.transactions.skipped = {offsets_partition("g")}
+    producer.go_on(producer.end(commit=True))
+    broker.transactions.skipped = set()
+
+    def fetch() -> tuple[int, int]:
+        topic = OffsetFetchRequestTopic(name="t", partition_indexes=(0,))
+        request = OffsetFetchRequest.for_groups({"g": (topic,)}, require_stable=True)
+        (partition,) = DirectClient(broker).ask(request, 9).groups[0].topics[0].partitions
+        return partition.error_code, partition.committed_offset
+
+    assert fetch() == (Errors.UNSTABLE_OFFSET_COMMIT.number, -1)
+    request = AddOffsetsToTxnRequest(
+        transactional_id=ID, producer_id=producer.producer_id, producer_epoch=producer.epoch, group_id="g"
+    )
+    assert not DirectClient(broker).ask(request, 4).error_code
+    producer.go_on(producer.end(commit=commit))
+    assert fetch() == (0, 5 if commit else -1)
+
+
 # SEVERAL NODES
 
 
@@ -326,19 +409,9 @@ def test_a_broker_describes_its_own_limits(broker: FakeBroker) -> None:
 def test_a_leader_describes_its_producers(broker: FakeBroker) -> None:
     producer = ManualProducer(broker)
     producer.send(b"a", b"b")
-
-    def described() -> list[tuple[int, int, int, int]]:
-        request = DescribeProducersRequest(topics=(TopicRequest(name="t", partition_indexes=(0, 9)),))
-        known_partition, unknown_partition = DirectClient(broker).ask(request, 0).topics[0].partitions
-        assert unknown_partition.error_code == Errors.UNKNOWN_TOPIC_OR_PARTITION.number
-        return [
-            (each.producer_id, each.producer_epoch, each.last_sequence, each.current_txn_start_offset)
-            for each in known_partition.active_producers
-        ]
-
-    assert described() == [(producer.producer_id, 0, 1, 0)]
+    assert described_producers(broker) == [(producer.producer_id, 0, 1, 0)]
     producer.end(commit=True)
-    assert described() == [(producer.producer_id, 1, -1, -1)]
+    assert described_producers(broker) == [(producer.producer_id, 1, -1, -1)]
 
 
 def test_offsets_go_with_their_topic(broker: FakeBroker) -> None:
