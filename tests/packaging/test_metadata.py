@@ -92,6 +92,13 @@ def test_what_only_a_checkout_needs_is_no_extra_of_the_package() -> None:
     assert not groups.keys() & extras.keys()
 
 
+def test_the_readme_lists_every_extra_where_one_installs() -> None:
+    """`report`, `registry` and the others stood on the pages of their features only."""
+    install = read(README).partition("\n## Install\n")[2].partition("\n## ")[0]
+    named_extras = set(re.findall(r"`(\w+)`", " ".join(line.split("|")[1] for line in install.splitlines() if line[:1] == "|")))
+    assert named_extras == PROJECT["project"]["optional-dependencies"].keys() - {"spark"}
+
+
 # VERSIONS AND PROMISES
 
 

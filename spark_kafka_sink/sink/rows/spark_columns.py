@@ -69,6 +69,19 @@ def _is_nested(kind: DataType) -> bool:
     return isinstance(kind, ArrayType | MapType | StructType)
 
 
+_SPATIAL = ("GeometryType", "GeographyType")
+
+
+def _holds_shape(kind: DataType) -> bool:
+    if isinstance(kind, ArrayType):
+        return _holds_shape(kind.elementType)
+    if isinstance(kind, MapType):
+        return _holds_shape(kind.keyType) or _holds_shape(kind.valueType)
+    if isinstance(kind, StructType):
+        return any(_holds_shape(field.dataType) for field in kind.fields)
+    return type(kind).__name__ in _SPATIAL
+
+
 def _is_payload(kind: DataType) -> bool:
     return _is_string(kind) or isinstance(kind, BinaryType)
 
@@ -82,11 +95,31 @@ def _is_headers(kind: DataType) -> bool:
     return [name for name, _ in fields] == ["key", "value"] and _is_string(fields[0][1]) and isinstance(fields[1][1], BinaryType)
 
 
-def _cast(name: str, target: str, nested_expression: str | None = None) -> Callable[[DataType], str | None]:
-    """A cast, or `nested_expression` for arrays, maps and structs."""
+_INTERVALS = ("DayTimeIntervalType", "YearMonthIntervalType", "CalendarIntervalType")
+# By the type that is asked for: those that Spark does not cast to it. By name, as older versions of Spark have not all of them.
+_NOT_CAST = {
+    "string": _SPATIAL,
+    "int": (*_SPATIAL, *_INTERVALS, "BinaryType", "DateType", "TimestampType", "TimestampNTZType", "VariantType"),
+    "timestamp": (*_SPATIAL, *_INTERVALS, "BooleanType", "BinaryType", "VariantType"),
+}
+
+
+def _cast(name: str, target: str) -> Callable[[DataType], str | None]:
+    """A cast, if Spark allows it."""
 
     def remedy(kind: DataType) -> str | None:
-        return nested_expression if _is_nested(kind) else f"cast({name} AS {target})"
+        return None if _is_nested(kind) or type(kind).__name__ in _NOT_CAST[target] else f"cast({name} AS {target})"
+
+    return remedy
+
+
+def _as_payload(name: str) -> Callable[[DataType], str | None]:
+    """A cast to string; JSON for arrays, maps and structs, and WKB for shapes. No expression has JSON with shapes."""
+
+    def remedy(kind: DataType) -> str | None:
+        if _is_nested(kind):
+            return None if _holds_shape(kind) else f"to_json({name})"
+        return f"ST_AsBinary({name})" if _holds_shape(kind) else f"cast({name} AS string)"
 
     return remedy
 
@@ -102,8 +135,8 @@ def _binary_headers(kind: DataType) -> str | None:
 
 
 TOPIC = Attribute("topic", ("string",), _is_string, _cast("topic", "string"))
-VALUE = Attribute("value", ("string", "binary"), _is_payload, _cast("value", "string", "to_json(value)"), has_format=True)
-KEY = Attribute("key", ("string", "binary"), _is_payload, _cast("key", "string", "to_json(key)"), has_format=True)
+VALUE = Attribute("value", ("string", "binary"), _is_payload, _as_payload("value"), has_format=True)
+KEY = Attribute("key", ("string", "binary"), _is_payload, _as_payload("key"), has_format=True)
 PARTITION = Attribute("partition", ("int",), lambda kind: isinstance(kind, IntegerType), _cast("partition", "int"))
 HEADERS = Attribute(
     "headers",
