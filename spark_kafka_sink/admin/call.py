@@ -87,6 +87,9 @@ class Call:
     def run(self) -> list[Any]:
         """The outcomes, in the order of the asks: results and KafkaErrors. Blocks until the deadline at most."""
         self._access.metadata.take_error()  # discards an error of earlier calls
+        for ask in (pending_ask.ask for pending_ask in self._pending_asks):
+            if isinstance(ask.target, Leader) and not ask.operation.is_for_leader_alone:
+                self._access.leaders.forget(ask.target.partition.topic)
         self._route(self._pending_asks)
         try:
             while len(self._outcomes) < len(self._pending_asks) and self._send_and_poll():

@@ -87,6 +87,7 @@ class DescribeProducers(Operation[TopicPartition, dict[int, ActiveProducer]]):
     producer_ids: frozenset[int] | None = None  # None: all
 
     api_key = ApiKey.DESCRIBE_PRODUCERS
+    is_for_leader_alone = False  # a follower tells what it knows, which may be old
 
     def message(self, items: Sequence[TopicPartition], node_id: int, version: int) -> DescribeProducersRequest:  # noqa: ARG002
         (item,) = items

@@ -67,6 +67,7 @@ class Operation(ABC, Generic[ItemT, ResultT]):
 
     api_key: ClassVar[ApiKey]
     awaits_leader: ClassVar[bool] = True  # an ask for a Leader waits while there is none; if false, its result is None then
+    is_for_leader_alone: ClassVar[bool] = True  # other replicas refuse it; if false, each call looks the leaders up
     on_topic: ClassVar[str] = READ  # the permission on a topic that it takes, as in protocol/permissions.py
 
     @property

@@ -86,6 +86,14 @@ def test_a_leader_that_moves_meanwhile_is_followed(broker: FakeBroker, client: T
     assert [request.node_id for request in broker.requests_of(ApiKey.DESCRIBE_PRODUCERS)] == [1, 2]
 
 
+def test_a_replica_that_led_before_is_not_asked(broker: FakeBroker, client: TransactionClient) -> None:
+    """Followers answer too, with what they know: one that lags behind does not know that a transaction is open."""
+    client.describe_producers([partition(1)])
+    broker.move_leader(TOPIC, 1, 2)
+    client.describe_producers([partition(1)])
+    assert [request.node_id for request in broker.requests_of(ApiKey.DESCRIBE_PRODUCERS)] == [1, 2]
+
+
 def test_a_leader_that_has_joined_the_cluster_since_is_found(broker: FakeBroker, client: TransactionClient) -> None:
     broker.stop_node(2)
     for transactional_id in ("P-0", "P-1"):
