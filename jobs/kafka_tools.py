@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 from jobs.java import find_java
@@ -30,3 +31,11 @@ def console_consumer_command(
     command += ["--topic", topic, "--from-beginning", "--max-messages", str(records), "--timeout-ms", str(timeout_ms)]
     command += ["--isolation-level", "read_committed", "--command-property", "allow.auto.create.topics=false"]
     return [*command, "--formatter-property", "print.key=true", "--formatter-property", "print.partition=true"]
+
+
+def without_time_out(stderr: str) -> str:
+    """What the console consumer says, without the time-out that ends it, which it logs as an error, and without advertising."""
+    time_out = (
+        r"ERROR Error processing message, terminating consumer process: *\norg\.apache\.kafka\.common\.errors\.TimeoutException\n"
+    )
+    return re.sub(rf"^(?:{time_out}|The consumer rebalance protocol .*\n)", "", stderr, flags=re.MULTILINE)

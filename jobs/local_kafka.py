@@ -36,7 +36,7 @@ from jobs.kafka_jars import (
     make_dir,
     require_free_space,
 )
-from jobs.kafka_tools import console_consumer_command
+from jobs.kafka_tools import console_consumer_command, without_time_out
 from jobs.kafka_wire import NewTopic, create_topics, is_answering
 from jobs.ports import HOST, claim_port, free_port
 from jobs.processes import POLL_S, command_line_of, process_start, wait_until
@@ -57,6 +57,7 @@ MAX_TIMEOUT_S = 86_400
 MAX_PORT = 65_535
 QUICK_JVM_FLAGS = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"  # for a Java program that runs for seconds
 MAX_LOG_LINES_QUOTED = 5
+TOPIC_FORM = "NAME[:PARTITIONS[:KEY=VALUE,...]]"
 BROKER_DOWN = 3  # exit code of `status`
 LOCK_FILE = "lock"  # the file that a start or a deletion has locked
 OWN_FILES_PATTERN = re.compile(rf"data-\d+|node-\d+\.(log|properties)|cluster\.id|state\.json(\.new)?|{LOCK_FILE}")
@@ -417,11 +418,11 @@ parse_property = partial(parse_pair, form="key=value")
 
 
 def parse_topic(text: str) -> NewTopic:
-    """Read name[:partitions[:key=value,...]]."""
+    """Read the form TOPIC_FORM."""
     name, _, rest = text.partition(":")
     partitions, _, pairs = rest.partition(":")
     if not name or not (partitions or "1").isdigit() or not 1 <= int(partitions or "1") < 2**31:
-        raise argparse.ArgumentTypeError(f"{text!r} is not name:partitions[:key=value,...]")
+        raise argparse.ArgumentTypeError(f"{text!r} is not {TOPIC_FORM}")
     return NewTopic(name, int(partitions or "1"), config=dict(map(parse_property, filter(None, pairs.split(",")))))
 
 
@@ -435,7 +436,10 @@ def parse_timeout(text: str) -> float:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog="python -m jobs.local_kafka", description="Runs a real Apache Kafka broker on this machine, to try things out."
+        prog="python -m jobs.local_kafka",
+        description="Runs a real Apache Kafka broker on this machine, to try things out.",
+        epilog="Example: start --topic orders:6 --topic events:3:retention.ms=60000 makes a topic of 6 partitions, and one of 3"
+        " whose records are deleted after a minute. COMMAND --help shows what else a command takes.",
     )
     parser.add_argument("--work-dir", type=Path, default=None, help="for data, logs and state (default: in the user's cache)")
     commands = parser.add_subparsers(dest="command", required=True)
@@ -444,8 +448,10 @@ def _parser() -> argparse.ArgumentParser:
     add("--port", type=int, help=f"port of the first broker; 0: free ports (default: {DEFAULT_PORT})")
     add("--brokers", type=int, help="number of brokers (default: 1)")
     add("--kafka-version", default=None, help=f"version of Apache Kafka (default: KAFKA_VERSION or {DEFAULT_KAFKA_VERSION})")
-    topic_form = "NAME:PARTITIONS[:KEY=VALUE,...]"
-    add("--topic", type=parse_topic, action="append", default=[], metavar=topic_form, help="topic to create; repeatable")
+    topic_help = (
+        "topic to create: its name, how many partitions (default: 1), and settings such as retention.ms=60000; repeatable"
+    )
+    add("--topic", type=parse_topic, action="append", default=[], metavar=TOPIC_FORM, help=topic_help)
     property_help = "broker property, without escapes; repeatable"
     add("--set", type=parse_property, action="append", default=[], metavar="KEY=VALUE", help=property_help)
     add("--heap", default=None, help=f"Java heap of each broker (default: {DEFAULT_HEAP})")
@@ -538,12 +544,18 @@ def _read(work_dir: Path, arguments: argparse.Namespace) -> int:
         jars, cluster.bootstrap_servers, arguments.topic, arguments.max_records, timeout_ms=READ_IDLE_MS
     )
     try:
-        code = subprocess.run(command, stdin=subprocess.DEVNULL, timeout=READ_TIMEOUT_S, check=False).returncode
+        done = subprocess.run(command, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, timeout=READ_TIMEOUT_S, check=False)
     except subprocess.TimeoutExpired:
         duration = f"more than {READ_TIMEOUT_S:.0f} s, and was stopped"
         raise ToolError(f"Reading {arguments.topic} took {duration}: read fewer records with --max-records.") from None
-    if code != 0:
-        raise ToolError(f"Kafka's console consumer failed with exit code {code}: see what it says above.")
+    text = without_time_out(done.stderr.decode(errors="replace"))
+    print(text, end="", file=sys.stderr)
+    if done.returncode == 0 and "Processed a total of 0 messages" in text:
+        print(
+            f"{arguments.topic} is empty, or there is no such topic: nothing came in {READ_IDLE_MS // 1_000} s", file=sys.stderr
+        )
+    if done.returncode != 0:
+        raise ToolError(f"Kafka's console consumer failed with exit code {done.returncode}: see what it says above.")
     return DONE
 
 

@@ -74,13 +74,21 @@ def parse_jaas(text: str) -> JaasEntry | JaasProblem:
     tokens = list(_tokens(text))
     while tokens:
         stop = next((index for index, token in enumerate(tokens) if token == ("sign", ";")), None)
+        if entries:
+            return JaasProblem(
+                "text follows the semicolon that ends the login module: there can be one module only, and a value that holds a"
+                ' semicolon needs quotes, as in password="…"'
+            )
+        if stop is None and text.rstrip().endswith(";"):
+            return JaasProblem(
+                "the semicolon at its end stands behind quotes that do not end, or behind a /, which begins a comment: a value"
+                ' that holds a / needs quotes, as in password="…"'
+            )
         if stop is None:
             return JaasProblem("it does not end with a semicolon outside of quotes")
         entry = _parse_entry(tokens[:stop])
         if isinstance(entry, JaasProblem):
             return entry
-        if entries:
-            return JaasProblem("it names more than one login module")
         entries.append(entry)
         del tokens[: stop + 1]
     return entries[0] if entries else JaasProblem("it names no login module")

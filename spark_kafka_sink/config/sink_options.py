@@ -276,10 +276,13 @@ def _remove_registry_options(producer_options: dict[str, object]) -> Iterator[st
 
 def _remove_serializers(producer_options: dict[str, object]) -> Iterator[str]:
     """Remove serializers, so that the producer does not warn of them too, and yield a problem for each, in Spark's words."""
-    if producer_options.pop("key.serializer", None) is not None:
-        yield "Kafka option 'key.serializer' is not supported as keys are serialized with ByteArraySerializer."
-    if producer_options.pop("value.serializer", None) is not None:
-        yield "Kafka option 'value.serializer' is not supported as value are serialized with ByteArraySerializer."
+    for part, subject in (("key", "keys"), ("value", "value")):
+        if producer_options.pop(f"{part}.serializer", None) is not None:
+            yield (
+                f"Kafka option '{part}.serializer' is not supported as {subject} are serialized with ByteArraySerializer. Remove"
+                f" it: a {part} column of text or bytes is written as it is, {part}Format=avro encodes other types as Avro, and"
+                f" to_json({part}) AS {part} makes a struct text"
+            )
 
 
 def _remove_transactional_id(producer_options: dict[str, object]) -> Iterator[str]:

@@ -69,16 +69,22 @@ def test_flags_are_read_in_any_case(flag: str) -> None:
         ("", "no login module"),
         ("// nothing", "no login module"),
         ("M required", "does not end with a semicolon"),
-        ('M required password="x;', "does not end with a semicolon"),
+        ('M required password="x;', "behind quotes that do not end"),
+        # Each was "it does not end with a semicolon outside of quotes", or "the login module is not followed by one of …".
+        ("M required username=alice password=s3//cr3t;", "a value that holds a / needs quotes"),
+        ("M required username=alice password=s/cr3t;", "a value that holds a / needs quotes"),
+        ("M required username=alice password=s;cr3t;", "a value that holds a semicolon needs quotes"),
+        ("M required username=alice password=s;cr3t", "a value that holds a semicolon needs quotes"),
+        ("M required username=alice password=s; ;", "a value that holds a semicolon needs quotes"),
         ("M;", "not followed by one of required, requisite, sufficient, optional"),
         ("M always;", "not followed by one of required"),
-        ("M required; N required;", "more than one login module"),
+        ("M required; N required;", "there can be one module only"),
         (";", "does not begin with the name of a login module"),
         ("M required a;", "option 1 is not of the form"),
         ("M required a=b c=;", "option 2 is not of the form"),
         ("M required a=42;", "option 1 is not of the form"),  # Java takes no bare numbers either
         ("M required a=p@ss;", "option 2 is not of the form"),
-        ("M required keyTab=/etc/keytab;", "does not end with a semicolon"),  # a slash begins a comment in Java too
+        ("M required keyTab=/etc/keytab;", "a value that holds a / needs quotes"),  # a slash begins a comment in Java too
     ],
 )
 def test_what_java_refuses_is_a_problem(text: str, problem: str) -> None:

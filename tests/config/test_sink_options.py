@@ -172,11 +172,16 @@ def test_a_path_is_a_warning(caplog: pytest.LogCaptureFixture) -> None:
     assert "Option 'path' has no effect" in caplog.text
 
 
-def test_serializers_are_refused_in_sparks_words() -> None:
+def test_serializers_are_refused_in_sparks_words_and_with_a_remedy() -> None:
+    """What to do instead was not said: a job from Java has StringSerializer, which is how text is written anyway."""
     _, problems = check(kafka__key__serializer="x", kafka__value__serializer="y")
     assert problems == [
-        "Kafka option 'key.serializer' is not supported as keys are serialized with ByteArraySerializer.",
-        "Kafka option 'value.serializer' is not supported as value are serialized with ByteArraySerializer.",
+        "Kafka option 'key.serializer' is not supported as keys are serialized with ByteArraySerializer. Remove it: a key column"
+        " of text or bytes is written as it is, keyFormat=avro encodes other types as Avro, and to_json(key) AS key makes a"
+        " struct text",
+        "Kafka option 'value.serializer' is not supported as value are serialized with ByteArraySerializer. Remove it: a value"
+        " column of text or bytes is written as it is, valueFormat=avro encodes other types as Avro, and to_json(value) AS value"
+        " makes a struct text",
     ]
 
 

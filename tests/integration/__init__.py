@@ -17,7 +17,7 @@ KafkaSinkMicroBatchStreamingSuite, KafkaContinuousSinkSuite → test_sink_stream
     streaming - write data with valid schema but wrong types → tests/sink/rows/test_spark_columns.py:
         test_a_wrong_schema_is_an_error_in_sparks_words_which_come_first
     streaming - write to non-existing topic → test_sink_errors: test_a_topic_that_does_not_exist_fails_the_planning_of_a_stream
-    streaming - exception on config serializer → test_serializers_are_refused_in_sparks_words
+    streaming - exception on config serializer → test_serializers_are_refused_in_sparks_words_and_with_a_remedy
     streaming - sink progress is produced → test_the_progress_counts_the_rows (append; update mode is Spark's to refuse)
     the same with a continuous trigger → test_the_continuous_trigger_fails_instead_of_losing_rows
     generic - write big data with small producer buffer → test_sink_batch: test_large_rows_pass_through_a_small_buffer

@@ -217,6 +217,7 @@ def test_spark_submit_runs_a_job_with_the_package_as_a_zip_and_the_sample_settin
     command += ["--input", str(csv), "--topic", name, "--value", "name", "--bootstrap-servers", broker.bootstrap_servers]
     done = _run(command, tmp_path)
     assert done.returncode == 0, done.stderr
+    assert "Traceback" not in done.stdout + done.stderr  # of Spark's workers, with Unix sockets, when Spark ended
     assert len(read_topic(name)) == 3
     for setting, value in sample_spark_settings().items():
         assert f"({setting},{value})" in done.stdout + done.stderr

@@ -27,7 +27,7 @@ def test_topics_are_named_with_partitions_and_configuration() -> None:
 
 @pytest.mark.parametrize("text", ["", ":3", "orders:x", "orders:0", "orders:1:retention"])
 def test_what_is_no_topic_is_a_usage_error(text: str) -> None:
-    with pytest.raises(argparse.ArgumentTypeError, match=r"is not name:partitions|not key=value"):
+    with pytest.raises(argparse.ArgumentTypeError, match=r"is not NAME\[:PARTITIONS|not key=value"):
         parse_topic(text)
 
 

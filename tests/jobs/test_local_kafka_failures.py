@@ -99,6 +99,45 @@ def test_topics_of_an_older_broker_are_read_with_the_newest_tools(monkeypatch: p
     assert versions == [DEFAULT_KAFKA_VERSION]
 
 
+CONSUMER_OF_AN_EMPTY_TOPIC = """
+echo "The consumer rebalance protocol (KIP-848) is production-ready! Set group.protocol=consumer to try it out." >&2
+echo "ERROR Error processing message, terminating consumer process: " >&2
+echo "org.apache.kafka.common.errors.TimeoutException" >&2
+echo "Processed a total of 0 messages" >&2
+"""
+
+
+def test_an_empty_topic_is_no_error(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """Kafka's console consumer logs the time-out that ends it as an error, with the exception."""
+    monkeypatch.setattr(LocalKafka, "load", lambda _: Running())
+    monkeypatch.setattr(local_kafka, "fetch_kafka", lambda _: Path("/none"))
+    monkeypatch.setattr(local_kafka, "console_consumer_command", lambda *_, **__: ["sh", "-c", CONSUMER_OF_AN_EMPTY_TOPIC])
+    assert main(["read", "--topic", "orders"]) == 0
+    assert capsys.readouterr().err.splitlines() == [
+        "Processed a total of 0 messages",
+        "orders is empty, or there is no such topic: nothing came in 5 s",
+    ]
+
+
+def test_other_errors_of_the_consumer_are_shown(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(LocalKafka, "load", lambda _: Running())
+    monkeypatch.setattr(local_kafka, "fetch_kafka", lambda _: Path("/none"))
+    error = CONSUMER_OF_AN_EMPTY_TOPIC.replace("TimeoutException", "SerializationException")
+    monkeypatch.setattr(local_kafka, "console_consumer_command", lambda *_, **__: ["sh", "-c", f"{error}exit 1"])
+    assert main(["read", "--topic", "orders"]) == 1
+    assert "org.apache.kafka.common.errors.SerializationException" in capsys.readouterr().err
+
+
+def test_the_help_says_how_a_topic_is_written(capsys: pytest.CaptureFixture[str]) -> None:
+    """NAME:PARTITIONS stood there alone, and with another meaning: a name without a number was accepted."""
+    for arguments in (["--help"], ["start", "--help"]):
+        with pytest.raises(SystemExit):
+            main(arguments)
+    whole_help, start_help = " ".join(capsys.readouterr().out.split()).split("usage: ")[1:]
+    assert "start --topic orders:6 --topic events:3:retention.ms=60000 makes a topic of 6 partitions, and one of 3" in whole_help
+    assert "NAME[:PARTITIONS[:KEY=VALUE,...]] topic to create: its name, how many partitions (default: 1)" in start_help
+
+
 @pytest.mark.parametrize("command", ["exit 7", "kill -9 $$"])
 def test_a_consumer_that_fails_is_exit_code_1(
     command: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
