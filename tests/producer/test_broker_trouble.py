@@ -19,7 +19,7 @@ from spark_kafka_sink.protocol.error_codes import ErrorCode, Errors
 from spark_kafka_sink.protocol.messages.produce import PartitionProduceResponse, ProduceResponse, TopicProduceResponse
 from tests.fakes.fake_broker import FakeBroker, Fault
 from tests.producer.calling import WAIT_MS, WAIT_S, binary
-from tests.producer.producers import producer_of
+from tests.producer.producers import give_up_soon, producer_of
 
 # TROUBLE
 
@@ -114,7 +114,7 @@ def test_a_topic_that_is_deleted_and_created_again_while_rows_wait_gets_them(bro
 
 
 def test_a_topic_that_comes_back_smaller_fails_the_rows_of_partitions_that_are_gone(broker: FakeBroker) -> None:
-    times = {"linger_ms": 0, "request_timeout_ms": 500, "delivery_timeout_ms": 2000, "max_block_ms": 200}
+    times = {"linger_ms": 0, "request_timeout_ms": 500, "delivery_timeout_ms": 5_000}
     with producer_of(broker, **times) as producer:
         producer.send_columns("orders", value=binary(b"a"), partition=to_partition(3)).result(WAIT_MS)
         broker.delete_topic("orders")
@@ -124,6 +124,7 @@ def test_a_topic_that_comes_back_smaller_fails_the_rows_of_partitions_that_are_g
             both.result(WAIT_MS)
         assert both.acknowledged == 1
         assert broker.values("orders", 0) == [b"kept"]
+        give_up_soon(producer)
         with pytest.raises(InvalidRecordError, match="Partition 3 of topic orders with partition count 2"):
             producer.send_columns("orders", value=binary(b"d"), partition=to_partition(3))
 

@@ -35,7 +35,7 @@ from spark_kafka_sink.records.murmur2 import partition_for_keys
 from tests.fakes.fake_broker import FakeBroker
 from tests.producer.calling import WAIT_MS, WAIT_S, binary
 from tests.producer.harness import tp
-from tests.producer.producers import producer_of, task_producer_of
+from tests.producer.producers import await_answers, give_up_soon, producer_of, task_producer_of
 
 # COLUMNS
 
@@ -233,9 +233,12 @@ def test_a_topic_that_is_not_utf8_is_one_that_no_topic_can_have(producer: KafkaP
 
 
 def test_a_topic_that_does_not_exist_is_waited_for_no_longer_than_max_block_ms(broker: FakeBroker) -> None:
-    with producer_of(broker, max_block_ms=500) as producer, pytest.raises(KafkaTimeoutError) as raised:
-        producer.send_columns("gone", value=binary(b"a"))
-    assert str(raised.value).startswith("[KAFKA_UNKNOWN_TOPIC] Topic gone not present in metadata after 500 ms.")
+    with producer_of(broker) as producer:
+        await_answers(producer, "gone")
+        give_up_soon(producer)
+        with pytest.raises(KafkaTimeoutError) as raised:
+            producer.send_columns("gone", value=binary(b"a"))
+    assert str(raised.value).startswith("[KAFKA_UNKNOWN_TOPIC] Topic gone not present in metadata after 100 ms.")
 
 
 def test_a_broker_that_never_answers_fails_send_within_max_block_ms() -> None:
@@ -283,8 +286,11 @@ def test_a_topic_that_is_created_meanwhile_is_found(broker: FakeBroker, producer
 
 
 def test_a_partition_out_of_range_names_the_range(broker: FakeBroker) -> None:
-    with producer_of(broker, max_block_ms=500) as producer, pytest.raises(InvalidRecordError) as raised:
-        producer.send_columns("orders", value=binary(b"a"), partition=pa.array([4], pa.int32()))
+    with producer_of(broker) as producer:
+        await_answers(producer, "orders")
+        give_up_soon(producer)
+        with pytest.raises(InvalidRecordError) as raised:
+            producer.send_columns("orders", value=binary(b"a"), partition=pa.array([4], pa.int32()))
     assert str(raised.value).startswith("[KAFKA_UNKNOWN_PARTITION] Partition 4 of topic orders with partition count 4")
 
 

@@ -29,7 +29,7 @@ from tests.fakes.fake_broker import FakeBroker
 from tests.fakes.fake_selector import SentRequest
 from tests.network.network_client.harness import PRODUCE, Net
 from tests.producer.harness import TOPIC, Stage
-from tests.producer.producers import producer_of
+from tests.producer.producers import await_answers, give_up_soon, producer_of
 
 WAIT_MS = 30_000
 BATCH_HEADER = 61
@@ -339,10 +339,9 @@ def test_flush_and_waiting_for_metadata_take_time(broker: FakeBroker) -> None:
 
 
 def test_what_send_refuses_is_an_error(broker: FakeBroker) -> None:
-    with producer_of(broker, max_request_size=1000, max_block_ms=100) as producer:
-        producer._parts.metadata_wait.max_block_ms = WAIT_MS  # a busy machine takes longer than 100 ms for it
-        producer.partitions_for("orders")
-        producer._parts.metadata_wait.max_block_ms = 100
+    with producer_of(broker, max_request_size=1000) as producer:
+        await_answers(producer, "orders", "other", "absent")
+        give_up_soon(producer)
         producer.send(ProducerRecord("orders", b"v" * 2000))
         with pytest.raises(RecordTooLargeError):
             producer.send_columns("orders", value=values(3, size=2000))
@@ -357,9 +356,9 @@ def test_what_send_refuses_is_an_error(broker: FakeBroker) -> None:
 
 def test_rows_behind_those_that_find_no_memory_are_errors(broker: FakeBroker) -> None:
     """Of 200,000 rows for which memory ended, 142,858 were in no metric: those of the slices that were not tried any more."""
-    with producer_of(broker, buffer_memory=65_536, max_block_ms=WAIT_MS) as producer:
+    with producer_of(broker, buffer_memory=65_536) as producer:
         producer.partitions_for("orders")
-        producer._accumulator._config = dataclasses.replace(producer._accumulator._config, max_block_ms=20)
+        give_up_soon(producer, 20)
         release = broker.hold_next(ApiKey.PRODUCE, times=50)
         with pytest.raises(KafkaTimeoutError, match="KAFKA_BUFFER_EXHAUSTED"):
             producer.send_columns("orders", value=values(100_000))

@@ -16,12 +16,14 @@ from tests.fakes import network_config as answers
 from tests.fakes.clock import ManualClock
 from tests.fakes.fake_broker import FakeBroker
 from tests.producer.calling import WAIT_MS, binary
-from tests.producer.producers import task_producer_of
+from tests.producer.producers import await_answers, give_up_soon, task_producer_of
 
 
 def test_topics_that_were_asked_for_together_are_known_after_one_wait(broker: FakeBroker) -> None:
-    with task_producer_of(broker, max_block_ms=500) as producer:
+    with task_producer_of(broker) as producer:
         producer.ask_for_topics(["gone", "single", "lost", "no/topic"])
+        await_answers(producer, "gone", "single", "lost")
+        give_up_soon(producer)
         with pytest.raises(KafkaTimeoutError, match="Topic gone not present in metadata"):
             producer.partitions_for("gone")
         assert producer.unknown_topics(["gone", "single", "lost"]).keys() == {"gone", "lost"}
@@ -29,12 +31,15 @@ def test_topics_that_were_asked_for_together_are_known_after_one_wait(broker: Fa
 
 def test_all_topics_of_a_chunk_that_brokers_do_not_have_are_known_after_one_wait(broker: FakeBroker) -> None:
     topics = ["gone", "single", "lost"]
-    with task_producer_of(broker, max_block_ms=500) as producer:
+    with task_producer_of(broker) as producer:
+        await_answers(producer, "single")
+        give_up_soon(producer, 3_000)
         with pytest.raises(KafkaTimeoutError, match="Topic gone not present in metadata"):
             producer.send_columns(pa.array(topics), value=binary(b"a", b"b", b"c"))
         unknown = producer.unknown_topics(topics)
         assert unknown.keys() == {"gone", "lost"}
-        assert unknown["lost"].startswith("Topic lost not present in metadata after 500 ms.")
+        assert unknown["lost"].startswith("Topic lost not present in metadata after 3000 ms.")
+        give_up_soon(producer, WAIT_MS)
         producer.send_columns("other", value=binary(b"a")).result(WAIT_MS)  # with metadata that names no lost topic any more
     last = broker.requests_of(ApiKey.METADATA)[-1].message.topics or ()
     assert not {"gone", "lost"} & {topic.name for topic in last}

@@ -32,6 +32,7 @@ from spark_kafka_sink.schemas.avro_schema import parse_schema
 from spark_kafka_sink.schemas.registry import SchemaRegistry
 from spark_kafka_sink.schemas.registry_errors import RegistryError
 from tests.fakes.fake_broker import FakeBroker
+from tests.producer.producers import await_answers, give_up_soon
 from tests.schemas.fake_registry import FakeRegistry
 
 TOPIC = "orders"
@@ -77,7 +78,9 @@ def read(registry: FakeRegistry, framed: bytes | None, subject: str = f"{TOPIC}-
 
 
 def test_columns_for_a_topic_that_does_not_exist_register_nothing(broker: FakeBroker, registry: FakeRegistry) -> None:
-    with producer_of(broker, registry, max_block_ms=500) as producer:
+    with producer_of(broker, registry) as producer:
+        await_answers(producer, "gone", TOPIC)
+        give_up_soon(producer)
         for topics in ("gone", pa.array(["gone", TOPIC])):
             with pytest.raises(KafkaError, match="KAFKA_UNKNOWN_TOPIC"):
                 producer.send_columns(topics, value=ORDERS)
@@ -750,11 +753,15 @@ def test_options_are_checked_together(broker: FakeBroker) -> None:
 
 def test_a_registry_that_does_not_answer_ends_the_call_within_max_block_ms(broker: FakeBroker, registry: FakeRegistry) -> None:
     release = threading.Event()
-    with producer_of(broker, registry, max_block_ms=300) as producer:
+    with producer_of(broker, registry) as producer:
+        await_answers(producer, TOPIC)
+        assert producer._avro is not None
+        before, producer._avro.max_block_ms = producer._avro.max_block_ms, 300
         hangs = registry.fail_with(lambda _: not release.wait(20))
         with hangs, pytest.raises((KafkaTimeoutError, RegistryError)) as caught:
             producer.send_columns(TOPIC, value=ORDERS)
         release.set()
+        producer._avro.max_block_ms = before
         # whoever ends first: the request, which has that limit too, or the call
         assert "max.block.ms=300" in str(caught.value) or caught.value.condition == "KAFKA_SCHEMA_REGISTRY_UNREACHABLE"
         producer.send_columns(TOPIC, value=ORDERS)  # nothing bad was kept

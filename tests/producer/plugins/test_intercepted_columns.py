@@ -31,6 +31,7 @@ from spark_kafka_sink.records.columns import RecordColumns
 from tests.fakes.fake_broker import FakeBroker
 from tests.producer.calling import WAIT_MS, WAIT_S, binary
 from tests.producer.plugins.sample_interceptors import Appends, AppendsToRecords, Changing, intercepted_producer
+from tests.producer.producers import await_answers, give_up_soon
 
 HERE = __name__
 
@@ -173,9 +174,9 @@ def test_interceptors_hear_of_each_row_of_a_split_batch_once(broker: FakeBroker)
 @pytest.mark.parametrize(
     ("topic", "options", "condition"),
     [
-        ("gone", {"max_block_ms": 500}, "KAFKA_UNKNOWN_TOPIC"),
+        ("gone", {}, "KAFKA_UNKNOWN_TOPIC"),
         ("single", {"max_request_size": 10}, "KAFKA_RECORD_TOO_LARGE"),
-        ("a topic", {"max_block_ms": 50}, None),
+        ("a topic", {}, None),
     ],
 )
 def test_interceptors_hear_once_of_rows_that_fail_before_they_are_queued(
@@ -183,6 +184,8 @@ def test_interceptors_hear_once_of_rows_that_fail_before_they_are_queued(
 ) -> None:
     columns, records = Appends(), AppendsToRecords()
     with intercepted_producer(broker, columns, records, **options) as producer:
+        await_answers(producer, "single", "gone")
+        give_up_soon(producer)
         with pytest.raises(KafkaError) as raised:
             producer.send_columns(topic, value=binary(b"a", b"b"))
         assert condition in (None, raised.value.condition)
@@ -193,8 +196,11 @@ def test_interceptors_hear_once_of_rows_that_fail_before_they_are_queued(
 def test_interceptors_hear_by_topic_of_rows_of_many_topics_that_fail(broker: FakeBroker) -> None:
     instance = Appends()
     unknown = pytest.raises(KafkaError, match="gone not present in metadata")
-    with intercepted_producer(broker, instance, max_block_ms=50) as producer, unknown:
-        producer.send_columns(pa.array(["single", "gone", "single"]), value=binary(b"a", b"b", b"c"))
+    with intercepted_producer(broker, instance) as producer:
+        await_answers(producer, "single", "gone")
+        give_up_soon(producer)
+        with unknown:
+            producer.send_columns(pa.array(["single", "gone", "single"]), value=binary(b"a", b"b", b"c"))
     assert Counter({metadata.topic: metadata.rows for metadata, _ in instance.heard}) == {"single": 2, "gone": 1}
 
 
@@ -212,9 +218,9 @@ def test_interceptors_hear_once_of_each_row_when_half_were_queued(broker: FakeBr
     instance = Appends()
     row = bytes(3_000)
     rows = 2_000  # three slices
-    with intercepted_producer(broker, instance, buffer_memory=3_000_000, max_block_ms=100, batch_size=100_000) as producer:
-        producer._parts.metadata_wait.max_block_ms = WAIT_MS  # a busy machine takes longer than 100 ms for it
+    with intercepted_producer(broker, instance, buffer_memory=3_000_000, batch_size=100_000) as producer:
         producer.partitions_for("single")
+        give_up_soon(producer)
         release = broker.hold_next(ApiKey.PRODUCE, times=5)
         with pytest.raises(KafkaTimeoutError, match="KAFKA_BUFFER_EXHAUSTED"):
             producer.send_columns("single", value=binary(*[row] * rows))

@@ -25,7 +25,7 @@ from spark_kafka_sink.protocol.api_keys import ApiKey
 from spark_kafka_sink.protocol.error_codes import Errors
 from tests.fakes.fake_broker import FakeBroker
 from tests.producer.calling import WAIT_MS, WAIT_S, binary, fill_memory
-from tests.producer.producers import producer_of
+from tests.producer.producers import await_answers, give_up_soon, producer_of
 
 
 def test_a_single_record_arrives_with_everything(broker: FakeBroker, producer: KafkaProducer) -> None:
@@ -105,7 +105,9 @@ def test_a_bad_timestamp_is_refused_at_send_and_harms_no_other_record(broker: Fa
 
 def test_the_error_of_a_record_reaches_its_future_and_its_callback(broker: FakeBroker) -> None:
     heard: list[KafkaError | None] = []
-    with producer_of(broker, max_block_ms=500, max_request_size=1000) as producer:
+    with producer_of(broker, max_request_size=1000) as producer:
+        await_answers(producer, "gone", "single")
+        give_up_soon(producer)
         unknown = producer.send(ProducerRecord("gone", b"a"), lambda _, error: heard.append(error))
         large = producer.send(ProducerRecord("single", bytes(1000)), lambda _, error: heard.append(error))
         nowhere = producer.send(ProducerRecord("single", b"a", partition=7), lambda _, error: heard.append(error))
@@ -138,10 +140,10 @@ def batch_sizes(request: Any) -> list[int]:
 
 def test_a_record_waits_for_memory_up_to_max_block_ms_and_its_future_says_so(broker: FakeBroker) -> None:
     heard: list[str | None] = []
-    with producer_of(broker, max_block_ms=50, buffer_memory=65_536) as producer:
-        producer._parts.metadata_wait.max_block_ms = WAIT_MS  # a busy machine takes longer than 50 ms for it
+    with producer_of(broker, buffer_memory=65_536) as producer:
         producer.partitions_for("single")
         held = fill_memory(producer)
+        give_up_soon(producer)
         future = producer.send(ProducerRecord("single", b"a"), lambda _, error: heard.append(error and error.condition))
         assert heard == ["KAFKA_BUFFER_EXHAUSTED"]
         assert future.exception(0).condition == "KAFKA_BUFFER_EXHAUSTED"

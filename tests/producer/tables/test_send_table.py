@@ -31,6 +31,7 @@ from spark_kafka_sink.producer.tables.table_sender import TableSender
 from spark_kafka_sink.protocol.api_keys import ApiKey
 from tests.fakes.fake_broker import FakeBroker
 from tests.producer.harness import tp
+from tests.producer.producers import give_up_soon
 from tests.producer.transactions.transactional_brokers import producer_of
 
 WAIT_MS = 30_000
@@ -211,11 +212,12 @@ def test_a_stream_waits_for_memory_instead_of_being_read(broker: FakeBroker) -> 
 
 
 def test_a_stream_that_gets_no_memory_fails_and_says_how_far_it_came(broker: FakeBroker) -> None:
-    options = {"transactional_id": None, "buffer_memory": 300_000, "batch_size": 100_000, "max_block_ms": 100}
+    options = {"transactional_id": None, "buffer_memory": 300_000, "batch_size": 100_000}
     source = Source(20)
     with producer_of(broker, **options) as producer:
         producer.send_table("single", batch("first"))
         producer.flush(WAIT_MS)
+        give_up_soon(producer)
         release = broker.hold_next(ApiKey.PRODUCE)
         try:
             with pytest.raises(KafkaTimeoutError, match=r"batch that begins at row \d+; the rows before it are queued"):

@@ -31,6 +31,7 @@ from spark_kafka_sink.protocol.api_keys import ApiKey
 from spark_kafka_sink.protocol.error_codes import Errors
 from tests.fakes.fake_broker import FakeBroker
 from tests.producer.plugins.sample_interceptors import Changing
+from tests.producer.producers import await_answers, give_up_soon
 
 WAIT_MS = 30_000
 WAIT_S = 30.0
@@ -46,7 +47,6 @@ def open_producer(broker: FakeBroker, **options: Any) -> KafkaProducer:
     }
     producer = KafkaProducer({name.replace("_", "."): value for name, value in (defaults | options).items()})
     assert producer._caller_side is not None
-    producer._caller_side.max_block_ms = WAIT_MS  # max.block.ms, if given, is for sending alone
     producer.init_transactions()
     producer.begin_transaction()
     producer.send_columns("single", value=pa.array([b"with the lost one"]))
@@ -82,7 +82,9 @@ def test_a_record_that_is_too_large_makes_the_commit_fail(broker: FakeBroker) ->
 
 
 def test_a_record_for_a_topic_that_there_is_not_makes_the_commit_fail(broker: FakeBroker) -> None:
-    producer = open_producer(broker, max_block_ms=200)
+    producer = open_producer(broker)
+    await_answers(producer, "absent")
+    give_up_soon(producer)
     assert isinstance(producer.send("absent", b"a").exception(0), KafkaTimeoutError)
     ends(producer, broker, "Topic absent not present")
 
@@ -97,16 +99,20 @@ def test_a_record_for_a_topic_that_there_cannot_be_makes_the_commit_fail(broker:
 
 
 def test_a_record_for_a_partition_that_there_is_not_makes_the_commit_fail(broker: FakeBroker) -> None:
-    producer = open_producer(broker, max_block_ms=200)
+    producer = open_producer(broker)
+    await_answers(producer, "orders")
+    give_up_soon(producer)
     assert producer.send(ProducerRecord("orders", b"a", partition=9)).exception(0) is not None
     ends(producer, broker, "9")
 
 
 def test_a_record_that_there_is_no_memory_for_makes_the_commit_fail(broker: FakeBroker) -> None:
-    producer = open_producer(broker, buffer_memory=65_536, max_block_ms=1_000)
+    producer = open_producer(broker, buffer_memory=65_536)
     release = broker.hold_next(ApiKey.PRODUCE)
+    await_answers(producer, "orders")
     for _ in range(3):
         producer.send_columns("orders", value=pa.array([bytes(15_000)]), partition=pa.array([0], pa.int32()))
+    give_up_soon(producer)
     future = producer.send("orders", bytes(30_000))
     release.set()
     assert isinstance(future.exception(WAIT_S), KafkaTimeoutError)
@@ -156,7 +162,9 @@ def test_a_commit_that_cannot_encode_gathered_records_cannot_be_made_again(
 
 
 def test_the_first_row_that_fails_is_the_one_in_the_error(broker: FakeBroker) -> None:
-    producer = open_producer(broker, max_request_size=1000, max_block_ms=1_000)
+    producer = open_producer(broker, max_request_size=1000)
+    await_answers(producer, "absent")
+    give_up_soon(producer, 1_000)
     producer.send("single", bytes(2000))
     # It waits for the topic while the Sender finds the first row too large; if it found that before, it does not wait.
     with pytest.raises((KafkaTimeoutError, AbortableTransactionError), match=r"KAFKA_UNKNOWN_TOPIC|KAFKA_RECORD_TOO_LARGE"):
@@ -169,8 +177,10 @@ def test_the_first_row_that_fails_is_the_one_in_the_error(broker: FakeBroker) ->
 
 def test_rows_of_a_call_that_ran_out_of_memory_on_its_way_make_the_commit_fail(broker: FakeBroker) -> None:
     """Some of its rows are in the transaction, the others are not."""
-    producer = open_producer(broker, buffer_memory=65_536, max_block_ms=1_000)
+    producer = open_producer(broker, buffer_memory=65_536)
+    await_answers(producer, "orders")
     release = broker.hold_next(ApiKey.PRODUCE)
+    give_up_soon(producer)
     rows = pa.array([bytes(15_000)] * 20)
     with pytest.raises(KafkaTimeoutError, match="KAFKA_BUFFER_EXHAUSTED"):
         producer.send_columns("orders", value=rows, partition=pa.array([0] * 20, pa.int32()))
@@ -190,7 +200,9 @@ def test_rows_of_a_call_that_ran_out_of_memory_on_its_way_make_the_commit_fail(b
 def test_a_call_that_raises_before_it_queues_a_row_leaves_the_transaction_as_it_was(
     broker: FakeBroker, columns: dict[str, pa.Array], error: type[KafkaError]
 ) -> None:
-    producer = open_producer(broker, max_request_size=1000, max_block_ms=1000)
+    producer = open_producer(broker, max_request_size=1000)
+    await_answers(producer, "orders")
+    give_up_soon(producer)
     with pytest.raises(error):
         producer.send_columns("orders", **columns)
     goes_on(producer, broker)
