@@ -50,6 +50,7 @@ class _PendingAsk:
     ask: Ask[Any, Any]
     settle: Callable[[Any], None]  # called once, with the result or a KafkaError
     failure_count: int = 0
+    last_failure: str = ""  # why the last attempt has failed
     trouble: str = ""  # why it has no outcome yet, for the error if time runs out
 
 
@@ -199,6 +200,7 @@ class Call:
         elif must_look_up and isinstance(target, Leader):
             self._access.leaders.forget(target.partition.topic)
         self._note_trouble(pending_ask, trouble)
+        pending_ask.last_failure = trouble
         pending_ask.failure_count += 1
         due_ms = self._access.clock.now_ms() + self._access.backoff_ms(pending_ask.failure_count)
         heappush(self._backoffs, (due_ms, next(self._tie_breakers), pending_ask))
@@ -283,7 +285,8 @@ class Call:
             for pending_ask in batch:
                 pending_ask.settle(error)
         for pending_ask in batch:
-            self._note_trouble(pending_ask, f"node {node_id} has not answered")
+            earlier_text = f"; before that, {pending_ask.last_failure}" if pending_ask.last_failure else ""
+            self._note_trouble(pending_ask, f"node {node_id} has not answered{earlier_text}")
         if not queue:
             del queues[operation]
         if not queues:

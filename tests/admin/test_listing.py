@@ -265,7 +265,7 @@ def test_ids_that_have_no_coordinator_are_not_taken_for_absent(cluster: Cluster)
     with client_of(broker) as client:
         broker.stop_node(2)
         with pytest.raises(KafkaTimeoutError, match=r"FindCoordinator of transactional id P-.*COORDINATOR_NOT_AVAILABLE"):
-            client.list_transactions("P-", timeout_ms=2_000)
+            client.list_transactions("P-", timeout_ms=5_000)
         broker.start_node(2)
         assert len(client.list_transactions("P-")) == 30
 

@@ -151,7 +151,7 @@ def test_a_list_that_may_lack_an_id_is_made_again(broker: FakeBroker, run: Runs,
 
 
 def test_a_broker_that_does_not_answer_is_waited_for_once(broker: FakeBroker, run: Runs) -> None:
-    first = run("r1", **{"max.block.ms": 1_000})
+    first = run("r1", **{"max.block.ms": 5_000})
     first.write_version(0, ["a"])
     reports = first.reports(1, ["b"])
     before = len(broker.requests_of(ApiKey.LIST_TRANSACTIONS))

@@ -35,6 +35,7 @@ from tests.integration.reading import ReadTopic, Topic
 from tests.interrupts import Interrupts
 from tests.legacy.harness import WAIT_S, HandlerStage, asynchronous, keyless, legacy, legacy_options, tries, written
 from tests.producer.harness import tp
+from tests.producer.producers import await_answers
 
 # SYNC
 
@@ -209,8 +210,10 @@ def test_a_broker_that_is_back_in_time_gets_what_it_missed(fake: FakeBroker) -> 
 
 def test_an_unknown_topic_fails_by_name_and_harms_no_other(fake: FakeBroker) -> None:
     unknown = pytest.raises(FailedToSendMessageError, match=r"1 for gone: .KAFKA_UNKNOWN_TOPIC")
-    with legacy(fake, request_timeout_ms=1500, message_send_max_retries=0) as producer, unknown:
-        producer.send(keyless(1, "gone"), keyless(2, "single"))
+    with legacy(fake, request_timeout_ms=5_000, message_send_max_retries=0) as producer:
+        await_answers(producer._producer, "gone", "single")
+        with unknown:
+            producer.send(keyless(1, "gone"), keyless(2, "single"))
     assert written(fake, 0, "single") == ["2"]
 
 

@@ -19,7 +19,7 @@ from spark_kafka_sink.protocol.error_codes import ErrorCode, Errors
 from spark_kafka_sink.protocol.messages.produce import PartitionProduceResponse, ProduceResponse, TopicProduceResponse
 from tests.fakes.fake_broker import FakeBroker, Fault
 from tests.producer.calling import WAIT_MS, WAIT_S, binary
-from tests.producer.producers import give_up_soon, producer_of
+from tests.producer.producers import await_answers, give_up_soon, producer_of
 
 # TROUBLE
 
@@ -155,7 +155,7 @@ def test_a_resolver_that_hangs_stalls_one_broker_but_no_time_out_and_no_close(
 
     monkeypatch.setattr(socket, "getaddrinfo", getaddrinfo)
     broker.hosts[1] = "silent.example"
-    times = {"linger_ms": 0, "request_timeout_ms": 500, "delivery_timeout_ms": 1500, "socket_connection_setup_timeout_ms": 300}
+    times = {"linger_ms": 0, "request_timeout_ms": 4_000, "delivery_timeout_ms": 5_000, "socket_connection_setup_timeout_ms": 500}
     try:
         with producer_of(broker, **times) as producer:
             to_silent = producer.send_columns("orders", value=binary(b"lost"), partition=pa.array([1], pa.int32()))
@@ -293,7 +293,7 @@ def test_rows_that_expire_because_a_broker_throttles_say_so(broker: FakeBroker) 
     """The broker answered and named the time in which it reads nothing. The error was "no answer from node 0, the partition's
     leader", and its reader looked for a broken network."""
     broker.inject(Fault(ApiKey.PRODUCE, throttle_ms=61_000))
-    options = {"linger_ms": 0, "delivery_timeout_ms": 1_000, "request_timeout_ms": 1_000}
+    options = {"linger_ms": 0, "delivery_timeout_ms": 5_000, "request_timeout_ms": 5_000}
     with producer_of(broker, **options) as producer:
         producer.send("single", b"a").result(WAIT_S)
         error = producer.send("single", b"b").exception(WAIT_S)
@@ -307,14 +307,17 @@ def test_rows_that_expire_because_a_broker_throttles_say_so(broker: FakeBroker) 
 @pytest.mark.parametrize("api_key", [ApiKey.API_VERSIONS, ApiKey.METADATA])
 def test_metadata_that_does_not_come_because_brokers_throttle_says_so(api_key: ApiKey) -> None:
     """The text was "no broker answered … check kafka.bootstrap.servers and the network", or that the topic has to be created."""
-    with FakeBroker(topics={"orders": 1, "other": 1}) as broker, producer_of(broker, max_block_ms=500) as producer:
+    with FakeBroker(topics={"orders": 1, "other": 1}) as broker:
+        if api_key is ApiKey.API_VERSIONS:
+            broker.inject(Fault(api_key, throttle_ms=61_000), times=10)
+        producer = producer_of(broker)
         if api_key is ApiKey.METADATA:
-            producer.partitions_for("other")
-        broker.inject(Fault(api_key, throttle_ms=61_000), times=10)
-        if api_key is ApiKey.METADATA:
-            producer._metadata.request_update("the test says so")
-            producer._parts.metadata_wait.wake_sender()
-            broker.wait_until(lambda: len(broker.requests_of(ApiKey.METADATA)) > 1)
+            await_answers(producer, "other")
+            broker.inject(Fault(api_key, throttle_ms=61_000), times=10)
+        producer._metadata.request_update("the test says so")
+        producer._parts.metadata_wait.wake_sender()
+        broker.wait_until(lambda: producer._metadata.last_trouble(0) is not None)
+        give_up_soon(producer)
         with pytest.raises(KafkaTimeoutError) as raised:
             producer.partitions_for("orders")
         producer.close(0)

@@ -108,6 +108,8 @@ def test_while_the_program_runs_a_refused_thread_is_an_error(monkeypatch: pytest
 
 # ROWS ARE LOST
 
+SHORT_MS = 500  # for what never comes
+
 
 def lost_line(count: str, names: str) -> str:
     return (
@@ -125,7 +127,7 @@ def test_rows_that_no_broker_acknowledges_are_counted(broker: FakeBroker) -> Non
         "    [producer.send('orders', b'v') for _ in range(600)]\n"
         "    producer.send_columns('other', value=bytes_array([b'w'] * 400))"
     )
-    done = run_program(code, broker)
+    done = run_program(code, broker, SHORT_MS)
     assert done.stderr == lost_line("2,000 rows that it sent are", "1,000 of KafkaProducer(p0), 1,000 of KafkaProducer(p1)")
 
 
@@ -143,7 +145,7 @@ def test_rows_that_fail_at_the_end_are_counted(broker: FakeBroker) -> None:
 
 def test_callbacks_of_rows_that_are_left_get_an_error(broker: FakeBroker) -> None:
     broker.hold_next(ApiKey.PRODUCE, times=100)
-    done = run_program(f"{MAKE}producer.send('orders', b'v', callback=lambda _, error: print(error.condition))", broker)
+    done = run_program(f"{MAKE}producer.send('orders', b'v', callback=lambda _, error: print(error.condition))", broker, SHORT_MS)
     assert done.stdout == "KAFKA_PRODUCER_CLOSED\n"
 
 
@@ -155,7 +157,7 @@ def test_messages_of_the_old_producer_are_counted(broker: FakeBroker) -> None:
         " 'client.id': 'old'})\n"
         "producer.send(*[KeyedMessage('single', None, b'%d' % number) for number in range(450)])"
     )
-    assert run_program(code, broker).stderr == lost_line("450 rows that it sent are", "450 of Producer(old)")
+    assert run_program(code, broker, SHORT_MS, SHORT_MS).stderr == lost_line("450 rows that it sent are", "450 of Producer(old)")
 
 
 LOCKS = {
@@ -173,14 +175,14 @@ LOCKS = {
 @pytest.mark.parametrize("lock", LOCKS)
 def test_the_program_ends_though_an_interrupt_left_a_lock_locked(broker: FakeBroker, lock: str) -> None:
     code = f"{MAKE}producer.send('orders', b'v')\n{LOCKS[lock]}.acquire()"
-    done = run_program(code, broker)
+    done = run_program(code, broker, SHORT_MS, SHORT_MS)
     assert done.stderr in ("", lost_line("1 row that it sent is", "1 of KafkaProducer(producer-1)"))
     assert len(broker.values("orders")) + len(done.stderr.splitlines()) >= 1  # it is there, or reported
 
 
 def test_the_program_ends_though_a_callback_never_returns(broker: FakeBroker) -> None:
     code = f"{MAKE}producer.send('orders', b'v', callback=lambda *_: threading.Event().wait())\nproducer.send('other', b'w')"
-    run_program(code, broker)
+    run_program(code, broker, SHORT_MS, SHORT_MS)
     assert broker.values("orders") == [b"v"]
 
 

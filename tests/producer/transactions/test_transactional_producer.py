@@ -514,7 +514,7 @@ def test_after_a_rejected_batch_the_transaction_can_only_be_aborted(broker: Fake
 
 
 def test_a_batch_that_expires_makes_its_transaction_abortable_and_the_next_is_whole(broker: FakeBroker) -> None:
-    with producer_of(broker, request_timeout_ms=200, delivery_timeout_ms=300) as producer:
+    with producer_of(broker, request_timeout_ms=4_000, delivery_timeout_ms=5_000) as producer:
         producer.init_transactions()
         producer.begin_transaction()
         write(producer, b"before").result(WAIT_MS)
