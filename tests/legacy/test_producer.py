@@ -36,6 +36,7 @@ from tests.interrupts import Interrupts
 from tests.legacy.harness import WAIT_S, HandlerStage, asynchronous, keyless, legacy, legacy_options, tries, written
 from tests.producer.harness import tp
 from tests.producer.producers import await_answers
+from tests.threads import assert_ended
 
 # SYNC
 
@@ -450,7 +451,7 @@ def test_close_sends_what_is_queued_and_the_thread_ends(fake: FakeBroker) -> Non
     producer.send(*[keyless(number, "single") for number in range(20)])
     producer.close()
     assert written(fake, 0, "single") == [str(number) for number in range(20)]
-    assert not {thread.name for thread in threading.enumerate() if thread.name.endswith("ends")}
+    assert_ended("ends")
 
 
 def test_a_queue_that_is_full_and_does_not_wait_keeps_what_it_has(fake: FakeBroker) -> None:
@@ -530,7 +531,7 @@ def test_on_error_may_close(fake: FakeBroker) -> None:
     assert closed.wait(WAIT_S)
     producer.close()
     assert written(fake, 0, "single") == ["2"]
-    assert not {thread.name for thread in threading.enumerate() if thread.name.endswith("closing")}
+    assert_ended("closing")
 
 
 def test_a_forced_close_tells_of_every_message_that_is_left(fake: FakeBroker) -> None:
@@ -547,7 +548,7 @@ def test_a_forced_close_tells_of_every_message_that_is_left(fake: FakeBroker) ->
     producer.close(0)
     release.set()
     assert given_up == [str(number) for number in range(7)]
-    assert not {thread.name for thread in threading.enumerate() if thread.name.endswith("forced")}
+    assert_ended("forced")
 
 
 def test_a_forced_close_ends_a_wait_before_a_retry(fake: FakeBroker) -> None:
@@ -560,7 +561,7 @@ def test_a_forced_close_ends_a_wait_before_a_retry(fake: FakeBroker) -> None:
     fake.wait_until(lambda: bool(fake.requests_of(ApiKey.PRODUCE)))
     producer.close(50)
     assert len(given_up) == 1
-    assert not {thread.name for thread in threading.enumerate() if thread.name.endswith("backing-off")}
+    assert_ended("backing-off")
 
 
 def test_a_failure_nobody_foresaw_reaches_on_error_and_the_thread_goes_on(
@@ -618,7 +619,7 @@ def test_a_thread_that_cannot_start_leaves_no_producer_behind(fake: FakeBroker, 
     monkeypatch.setattr(ProducerSendThread, "start", refuse)
     with pytest.raises(RuntimeError, match="can't start new thread"):
         asynchronous(fake, client_id="half-made")
-    assert not {thread.name for thread in threading.enumerate() if thread.name.endswith("half-made")}
+    assert_ended("half-made")
 
 
 def test_an_interrupt_while_the_thread_starts_leaves_no_thread_behind(fake: FakeBroker, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -633,10 +634,7 @@ def test_an_interrupt_while_the_thread_starts_leaves_no_thread_behind(fake: Fake
     monkeypatch.setattr(threading.Thread, "start", interrupted)
     with pytest.raises(KeyboardInterrupt):
         asynchronous(fake, client_id="half-made")
-    threads = [thread for thread in threading.enumerate() if thread.name.endswith("half-made")]
-    for thread in threads:
-        thread.join(1)
-    assert not any(thread.is_alive() for thread in threads)
+    assert_ended("half-made")
 
 
 # A REAL BROKER

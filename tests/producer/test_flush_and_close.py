@@ -21,6 +21,7 @@ from tests.fakes.fake_broker import FakeBroker, Fault
 from tests.producer.calling import WAIT_MS, WAIT_S, binary, fill_memory
 from tests.producer.harness import tp
 from tests.producer.producers import producer_of, task_producer_of
+from tests.threads import assert_ended, no_new_threads
 
 # FLUSH
 
@@ -141,7 +142,7 @@ def test_the_sender_thread_ends_with_the_producer(broker: FakeBroker) -> None:
     producer = producer_of(broker, client_id="ends")
     assert [thread.daemon for thread in threading.enumerate() if thread.name.endswith("| ends")] == [True]
     producer.close()
-    assert not [thread for thread in threading.enumerate() if thread.name.endswith("| ends")]
+    assert_ended("| ends")
 
 
 def test_a_closed_producer_refuses_everything(broker: FakeBroker) -> None:
@@ -199,10 +200,8 @@ def test_a_with_block_closes(broker: FakeBroker) -> None:
 
 
 def test_a_wrong_configuration_starts_nothing() -> None:
-    before = threading.active_count()
-    with pytest.raises(ConfigError, match="2 things are wrong"):
+    with no_new_threads(), pytest.raises(ConfigError, match="2 things are wrong"):
         KafkaProducer({"bootstrap.servers": "127.0.0.1:1", "batch.size": "many", "acks": "some"})
-    assert threading.active_count() == before
 
 
 @pytest.mark.timeout(30, func_only=True)  # and not request.timeout.ms

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from typing import Any
 
 import numpy as np
@@ -21,6 +20,7 @@ from spark_kafka_sink.producer.producer_record import ProducerRecord
 from tests.fakes.fake_broker import FakeBroker
 from tests.producer.calling import WAIT_MS, WAIT_S, binary
 from tests.producer.producers import producer_of
+from tests.threads import no_new_threads
 
 
 class SaidByValue:
@@ -159,7 +159,5 @@ def test_a_partitioner_is_closed_once_with_its_producer(broker: FakeBroker) -> N
 
 
 def test_a_partitioner_that_cannot_be_loaded_fails_the_constructor_without_traces(broker: FakeBroker) -> None:
-    before = threading.active_count()
-    with pytest.raises(ConfigError, match=r"partitioner\.class=no_such_module\.Mine cannot be loaded"):
+    with no_new_threads(), pytest.raises(ConfigError, match=r"partitioner\.class=no_such_module\.Mine cannot be loaded"):
         producer_of(broker, partitioner_class="no_such_module.Mine")
-    assert threading.active_count() == before

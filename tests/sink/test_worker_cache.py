@@ -23,6 +23,7 @@ from tests.fakes.clock import ManualClock
 from tests.fakes.fake_broker import FakeBroker
 from tests.interrupts import Interrupts
 from tests.sink.fake_producer import FakeProducer
+from tests.threads import assert_ended
 
 KEPT_MS = 60_000
 WAIT_S = 20
@@ -232,10 +233,11 @@ def test_of_many_configurations_the_least_recently_used_are_closed(stage: CacheS
 
 
 def test_a_thread_closes_expired_producers_and_ends() -> None:
-    closed = threading.Event()
+    closed, was_seen = threading.Event(), threading.Event()
 
     class Telling(FakeProducer):
         def close(self, timeout_ms: int | None = None) -> None:
+            assert was_seen.wait(WAIT_S)
             super().close(timeout_ms)
             closed.set()
 
@@ -245,6 +247,7 @@ def test_a_thread_closes_expired_producers_and_ends() -> None:
         pass
     (thread,) = [each for each in set(threading.enumerate()) - others if each.name == "kafka-producer-cache"]
     assert thread.daemon
+    was_seen.set()
     assert closed.wait(WAIT_S)
     thread.join(WAIT_S)
     assert not thread.is_alive()
@@ -336,7 +339,7 @@ def test_a_closed_producer_leaves_no_thread_and_no_socket(broker: FakeBroker, ca
     (idle,) = cache._entries
     cache.close()
     assert not idle.item.is_at_rest()
-    assert not [each for each in threading.enumerate() if each.name.endswith("| cached")]
+    assert_ended("| cached")
     assert idle.item.metrics()["connection-count"] == 0
 
 

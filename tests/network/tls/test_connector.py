@@ -32,6 +32,7 @@ from tests.fakes.fake_broker import FakeBroker
 from tests.fakes.fake_selector import framed
 from tests.fakes.network_config import network_config
 from tests.network.polling import poll_until
+from tests.threads import no_new_threads
 
 INIT = InitProducerIdRequest(transaction_timeout_ms=1)
 WAIT_SECONDS = 10
@@ -786,8 +787,7 @@ def test_a_handshake_that_never_ends_is_given_up() -> None:
 
 
 def test_a_configuration_that_cannot_work_starts_nothing() -> None:
-    before = threading.active_count()
-    with pytest.raises(ConfigError, match=r"ssl.truststore.location=/nowhere/ca.pem: there is no such file"):
+    with no_new_threads(), pytest.raises(ConfigError, match=r"ssl.truststore.location=/nowhere/ca.pem: there is no such file"):
         KafkaProducer(
             {
                 "bootstrap.servers": "127.0.0.1:1",
@@ -795,4 +795,3 @@ def test_a_configuration_that_cannot_work_starts_nothing() -> None:
                 "ssl.truststore.location": "/nowhere/ca.pem",
             }
         )
-    assert threading.active_count() == before

@@ -32,6 +32,7 @@ from tests.fakes.fake_broker import FakeBroker
 from tests.producer.calling import WAIT_MS, WAIT_S, binary
 from tests.producer.plugins.sample_interceptors import Appends, AppendsToRecords, Changing, intercepted_producer
 from tests.producer.producers import await_answers, give_up_soon
+from tests.threads import no_new_threads
 
 HERE = __name__
 
@@ -51,10 +52,9 @@ def test_an_interceptor_by_name_lives_as_long_as_its_producer(broker: FakeBroker
 
 
 def test_a_constructor_that_fails_for_an_interceptor_leaves_nothing_behind(broker: FakeBroker) -> None:
-    before, first = threading.active_count(), Appends()
-    with pytest.raises(ConfigError, match="no_such_module"):
+    first = Appends()
+    with no_new_threads(), pytest.raises(ConfigError, match="no_such_module"):
         intercepted_producer(broker, first, "no_such_module.Mine")
-    assert threading.active_count() == before
     assert (first.configured, first.closed) == (1, 1)
 
 
