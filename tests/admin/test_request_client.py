@@ -348,6 +348,16 @@ def test_what_was_not_answered_in_time_is_named_together(net: ScriptedNetwork) -
     )
 
 
+def test_an_ask_that_fails_and_then_gets_no_answer_names_both(net: ScriptedNetwork) -> None:
+    """The time ran out while it was asked again, and the error named the silence alone: on a busy machine almost always."""
+    loading = EndTxnResponse(error_code=Errors.COORDINATOR_LOAD_IN_PROGRESS.number)
+    net.script[ApiKey.END_TXN] = lambda _: loading if len(net.requests_of(ApiKey.END_TXN)) == 1 else None
+    with pytest.raises(
+        KafkaTimeoutError, match=r"node 1 has not answered; before that, node 1 answers .*COORDINATOR_LOAD_IN_PROGRESS"
+    ):
+        net.client.ask_all(asks("a", target=KEPT), 1000)
+
+
 def test_a_broker_that_throttles_is_not_said_to_be_silent(net: ScriptedNetwork) -> None:
     net.script[ApiKey.END_TXN] = lambda _: None
     net.metadata.report_throttle(Node(1, "b", 2), 9_000, net.clock.now_ms())
