@@ -346,7 +346,7 @@ def test_a_marker_topic_that_does_not_exist_raises_before_any_row_is_written(
     broker: FakeBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The marker failed after all rows, with an error that did not name the option."""
-    monkeypatch.setattr(exactly_once_task, "MARKER_TOPIC_TIMEOUT_MS", 500)
+    monkeypatch.setattr(exactly_once_task, "MARKER_TOPIC_TIMEOUT_MS", 5_000)
     monkeypatch.setattr(heartbeat_module, "INTERVAL_MS", 20)
     with pytest.raises(KafkaError, match=r"KAFKA_UNKNOWN_TOPIC\] markerTopic=absent was not found: .*Create the topic"):
         run_task(monkeypatch, batch_writer(broker, markerTopic="absent"), ["a"])
@@ -477,7 +477,7 @@ def test_a_task_that_waits_for_its_first_row_shows_a_heartbeat_under_its_query(
 def test_a_heartbeat_that_brokers_refuse_fails_no_task(
     broker: FakeBroker, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(heartbeat_module, "INTERVAL_MS", 500)  # which is also how long a heartbeat waits for its answer
+    monkeypatch.setattr(heartbeat_module, "INTERVAL_MS", 3_000)  # which is also how long a heartbeat waits for its answer
     broker.fail_next(ApiKey.OFFSET_COMMIT, Errors.GROUP_AUTHORIZATION_FAILED)
     writer = batch_writer(broker)
     message = writer.write(slow_rows(lambda: "no heartbeat" in caplog.text))

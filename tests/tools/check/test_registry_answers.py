@@ -172,7 +172,7 @@ def test_a_registry_that_is_down_is_red(check: Any) -> None:
 
 
 def test_a_registry_that_says_nothing_is_red_in_time(check: Any, fake: FakeRegistry, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(inspection, "REGISTRY_END_MS", 1_500)
+    monkeypatch.setattr(inspection, "REGISTRY_END_MS", 5_000)
     released = threading.Event()
 
     def silent(_: BaseHTTPRequestHandler) -> bool:
