@@ -68,7 +68,6 @@ from spark_kafka_sink.protocol.topic_partition import TopicPartition
 
 FENCING_TRANSACTION_TIMEOUT_MS = 30_000  # or less, where brokers take no more; see FenceProducer
 DEFAULT_LONGEST_TRANSACTION_MS = 15 * 60 * 1000  # transaction.max.timeout.ms of brokers
-TRANSACTION_VERSION_2 = 2
 METADATA_FEATURE = "metadata.version"
 FIRST_METADATA_VERSION_WITH_SKIPS = 30  # of Kafka 4.3.0; 4.2.0 supports 29, and brokers before 3.3 do not know the feature
 TRANSACTION_LOG = "__transaction_state"  # each partition's leader coordinates the transactional ids in it
@@ -166,10 +165,10 @@ class TransactionClient:
         if len(id_counts) < len(prepared):
             raise ValueError(f"transactional id {id_counts.most_common(1)[0][0]!r} is named more than once")
         operations = {is_v2: EndTransaction(commit, is_v2) for is_v2 in (False, True)}
-        asks = [
-            Ask(transaction_key(each.transactional_id), operations[each.transaction_version >= TRANSACTION_VERSION_2], each)
-            for each in prepared
-        ]
+        asks = [Ask(transaction_key(each.transactional_id), operations[each.is_v2], each) for each in prepared]
+        return self._end(asks, timeout_ms)
+
+    def _end(self, asks: Sequence[Ask[PreparedTransaction, EndOutcome]], timeout_ms: int | None) -> dict[str, EndOutcome]:
         outcomes = self._requests.ask(asks, self._timeout_or_default(timeout_ms))
         return {
             ask.item.transactional_id: EndOutcome(TransactionEnd.FAILED, outcome) if isinstance(outcome, KafkaError) else outcome
@@ -268,8 +267,8 @@ class TransactionClient:
     ) -> dict[str, EndOutcome]:
         """Bring ids that `fence` has left Empty to the state CompleteAbort: an Empty id looks as if a producer used it.
 
-        An id that a producer has taken meanwhile is left alone. Brokers since Kafka 4.0 abort an Empty id (EndTxn, KIP-890). With
-        older brokers, a transaction of the id is begun first (AddOffsetsToTxn).
+        An id that a producer has taken meanwhile is left alone. Brokers whose transaction.version is 2 abort an Empty id (EndTxn,
+        KIP-890). With others, a transaction of the id is begun first (AddOffsetsToTxn).
 
         Args:
             fenced: what `fence` has returned.
@@ -279,10 +278,12 @@ class TransactionClient:
             As `end_transactions`.
         """
         deadline_ms = self._deadline_ms(timeout_ms)
-        prepared = [PreparedTransaction(name, *identity, TRANSACTION_VERSION_2) for name, identity in fenced.items()]
-        outcomes = self.end_transactions(prepared, commit=False, timeout_ms=self._left_ms(deadline_ms))
+        prepared = [PreparedTransaction(name, *identity, 0) for name, identity in fenced.items()]
+        operation = EndTransaction(commit=False, is_v2=True, is_empty=True)
+        asks = [Ask(transaction_key(each.transactional_id), operation, each) for each in prepared]
+        outcomes = self._end(asks, self._left_ms(deadline_ms))
         transactions = [
-            EndToRepeat(each._replace(transaction_version=0), frozenset(), group_id)
+            EndToRepeat(each, frozenset(), group_id)
             for each in prepared
             if isinstance(outcomes[each.transactional_id].error, UnsupportedVersionError)
         ]

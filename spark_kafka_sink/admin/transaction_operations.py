@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from spark_kafka_sink.admin.operation import Ask, Operation, RetryNeeded, failure, missing_answer_error
 from spark_kafka_sink.errors import BrokerError, KafkaError, UnsupportedVersionError, printable, printable_list
 from spark_kafka_sink.network.coordinators import CoordinatorKey
-from spark_kafka_sink.protocol.api_keys import API_TABLE, ApiKey
+from spark_kafka_sink.protocol.api_keys import ApiKey
 from spark_kafka_sink.protocol.error_codes import Errors
 from spark_kafka_sink.protocol.messages.add_offsets_to_txn import AddOffsetsToTxnRequest, AddOffsetsToTxnResponse
 from spark_kafka_sink.protocol.messages.add_partitions_to_txn import (
@@ -85,17 +85,22 @@ def failed_outcome(error: KafkaError) -> EndOutcome:
 @dataclass(frozen=True)
 class EndTransaction(Operation[PreparedTransaction, EndOutcome]):
     """Commits or aborts a transaction by EndTxn. Brokers answer CONCURRENT_TRANSACTIONS until they have written the control
-    records; until then the request is retried."""
+    records; until then the request is retried.
+
+    A transaction of version 1 always ends in its version, so that a repeated request is recognized after brokers were upgraded.
+    One of version 2 ends in version 1 where NodeApiVersions does not allow version 5 any more.
+    """
 
     commit: bool
     is_v2: bool  # the transaction was written with transaction.version 2 or higher
+    is_empty: bool = False  # there may be no transaction, which EndTxn ends in version 5 only
 
     api_key = ApiKey.END_TXN
 
     @property
     def versions(self) -> tuple[int, int | None]:
         last_before_v2 = LAST_END_TXN_VERSION_BEFORE_TV2
-        return (last_before_v2 + 1, API_TABLE[ApiKey.END_TXN].max_version) if self.is_v2 else (0, last_before_v2)
+        return last_before_v2 + 1 if self.is_empty else 0, None if self.is_v2 else last_before_v2
 
     def message(self, items: Sequence[PreparedTransaction], node_id: int, version: int) -> EndTxnRequest:  # noqa: ARG002
         (item,) = items

@@ -19,9 +19,11 @@ from spark_kafka_sink.network.sasl.login import Exchange, Login, conceal_sent
 from spark_kafka_sink.protocol.api_keys import API_TABLE, ApiKey
 from spark_kafka_sink.protocol.error_codes import Errors
 from spark_kafka_sink.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
+from spark_kafka_sink.protocol.messages.end_txn import LAST_END_TXN_VERSION_BEFORE_TV2
 from spark_kafka_sink.protocol.messages.metadata import MetadataRequest
 from spark_kafka_sink.protocol.messages.sasl_authenticate import SaslAuthenticateRequest, SaslAuthenticateResponse
 from spark_kafka_sink.protocol.messages.sasl_handshake import SaslHandshakeRequest, SaslHandshakeResponse
+from spark_kafka_sink.protocol.producer_identity import speaks_transactions_v2
 from spark_kafka_sink.protocol.schema import Request
 
 SOFTWARE_NAME = "pykafka-sink"  # for brokers' metrics (KIP-511); they accept only letters, digits, - and .
@@ -70,6 +72,7 @@ class NodeApiVersions:
         self.finalized_features = {feature.name: feature.max_version_level for feature in response.finalized_features}
         self.supported_features = {feature.name: feature.max_version for feature in response.supported_features}
         self.finalized_features_epoch = response.finalized_features_epoch  # grows with each change; -1: not reported
+        self.has_transactions_v2 = speaks_transactions_v2(self.finalized_features)
 
     def max_version(self, api_key: ApiKey) -> int:
         """The newest version that the broker supports; -1 if it does not support the API."""
@@ -78,11 +81,16 @@ class NodeApiVersions:
     def latest_usable_version(self, api_key: ApiKey, max_version: int | None = None) -> int:
         """The newest version that the broker and this client support, and that is not above `max_version`.
 
+        EndTxn has at most version 4 where transaction.version is below 2. At level 0 a coordinator cannot log what version 5 asks
+        for: it rejects every later request for that transactional id with CONCURRENT_TRANSACTIONS, until it restarts.
+
         Raises:
             UnsupportedVersionError: there is none.
         """
         api = API_TABLE[api_key]
         newest = api.max_version if max_version is None else min(max_version, api.max_version)
+        if api_key is ApiKey.END_TXN and not self.has_transactions_v2:
+            newest = min(newest, LAST_END_TXN_VERSION_BEFORE_TV2)
         broker_min, broker_max = self._ranges.get(api_key, (0, -1))
         version = min(newest, broker_max)
         if version < max(api.min_version, broker_min):

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import NamedTuple
 
 MAX_EPOCH = 32767
+TRANSACTION_VERSION = "transaction.version"  # a finalized feature of brokers (KIP-890)
+FIRST_LEVEL_OF_V2 = 2
 
 
 class ProducerIdentity(NamedTuple):
@@ -25,11 +28,20 @@ NO_PRODUCER = ProducerIdentity(-1, -1)
 class PreparedTransaction(NamedTuple):
     """What a process needs to end the transaction. A coordinator checks these values in EndTxn, not which connection sent it.
 
-    `transaction_version` is the level of the finalized feature transaction.version that the producer used. From 2 on, every end
-    of a transaction bumps the epoch (KIP-890), and EndTxn must have version 5; below 2, it has at most version 4.
+    `transaction_version` is the level of the finalized feature transaction.version that the producer used. EndTxn of version 5,
+    which bumps the epoch (KIP-890), takes a transaction of level 2 and a coordinator whose level is 2 now, as it can be lowered.
     """
 
     transactional_id: str
     producer_id: int
     producer_epoch: int
     transaction_version: int
+
+    @property
+    def is_v2(self) -> bool:
+        return self.transaction_version >= FIRST_LEVEL_OF_V2
+
+
+def speaks_transactions_v2(finalized_features: Mapping[str, int]) -> bool:
+    """Whether brokers with these levels of finalized features take requests of version 2 of transactions."""
+    return finalized_features.get(TRANSACTION_VERSION, 0) >= FIRST_LEVEL_OF_V2

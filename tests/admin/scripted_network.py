@@ -67,6 +67,7 @@ class ScriptedNetwork:
         config = network_config(**options)
         self.metadata = Metadata(config, self.clock, random=Random(0))
         self.network = PollingClient(self.clock, self.metadata, max_in_flight=max_in_flight)
+        self.network.set_features(1, transaction_version=2)
         self.network.prepare_metadata_update(metadata(nodes=nodes))
         access = ClusterAccess(config, clock=self.clock, metadata=self.metadata, network=self.network, random=Random(0))
         self.client = RequestClient(access)

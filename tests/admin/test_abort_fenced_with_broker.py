@@ -9,10 +9,10 @@ import pytest
 
 from spark_kafka_sink.admin.transaction_client import TransactionClient
 from spark_kafka_sink.admin.transaction_operations import TransactionEnd, TransactionState
-from tests.integration.transaction_brokers import KAFKA_3_9, WITH_VERSION_1, WITH_VERSION_2
+from tests.integration.transaction_brokers import KAFKA_3_9, WITH_VERSION_0, WITH_VERSION_1, WITH_VERSION_2
 
 
-@pytest.fixture(scope="module", params=[WITH_VERSION_2, WITH_VERSION_1, KAFKA_3_9])
+@pytest.fixture(scope="module", params=[WITH_VERSION_2, WITH_VERSION_1, WITH_VERSION_0, KAFKA_3_9])
 def client(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[TransactionClient]:
     with (
         request.param(tmp_path_factory.mktemp("broker")) as cluster,

@@ -411,7 +411,7 @@ def test_a_broker_that_is_too_old_is_an_error_of_what_is_asked_of_it(net: Script
     net.coordinators = {"a": 1, "b": 2}
     net.network.set_api_versions(1, {ApiKey.END_TXN: (0, 4)})
     prepared = [PreparedTransaction(name, 7, 0, 2) for name in "ab"]
-    operation = EndTransaction(commit=True, is_v2=True)
+    operation = EndTransaction(commit=True, is_v2=True, is_empty=True)
     first, second = net.client.ask([Ask(KEPT(each.transactional_id), operation, each) for each in prepared], TIMEOUT_MS)
     assert isinstance(first, UnsupportedVersionError)
     assert "END_TXN is needed in version 5, but the newest that the broker supports is 4" in first.message

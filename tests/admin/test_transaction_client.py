@@ -232,18 +232,6 @@ def test_what_is_not_answered_in_time_leaves_the_outcomes_of_the_others_known(cl
     assert "was not answered within 5000 ms; the last trouble: node 2 has not answered" in outcomes["x"].error.message
 
 
-def test_the_epoch_of_transaction_version_2_is_never_ended_in_an_older_version(cluster: Cluster) -> None:
-    """An older EndTxn would be carried out without the epoch that makes its repetition recognisable."""
-    broker = cluster(versions={ApiKey.END_TXN: (0, 4)})
-    writer = Writer(broker, "P")
-    writer.write(b"x")
-    with client_of(broker) as client:
-        outcome = client.end_transactions([writer.prepared()], True)["P"]
-    assert outcome.end is TransactionEnd.FAILED
-    assert isinstance(outcome.error, UnsupportedVersionError)
-    assert state_of(broker, "P") is State.ONGOING
-
-
 def test_two_transactions_of_one_id_are_a_mistake(cluster: Cluster) -> None:
     with client_of(cluster()) as client, pytest.raises(ValueError, match="'P' is named more than once"):
         client.end_transactions([PreparedTransaction("P", 1, 0, 2), PreparedTransaction("P", 1, 1, 2)], True)
@@ -364,7 +352,8 @@ def test_a_missing_permission_is_raised_when_all_others_are_fenced(cluster: Clus
 
 
 OLDER = {"versions": {ApiKey.END_TXN: (0, 4)}, "transaction_version": 1}  # Kafka before 4.0
-by_broker = pytest.mark.parametrize("options", [{}, {"transaction_version": 1}, OLDER], ids=["v2", "v1", "3.9"])
+LEVELS: dict[str, Any] = {"v2": {}, "v1": {"transaction_version": 1}, "v0": {"transaction_version": 0}, "3.9": OLDER}
+by_broker = pytest.mark.parametrize("options", LEVELS.values(), ids=LEVELS)
 
 
 @by_broker
@@ -384,7 +373,8 @@ def test_fenced_ids_are_brought_to_an_end_so_that_only_those_at_work_are_empty(c
     assert state_of(broker, "P-3") is State.EMPTY
     assert not at_work.write(b"y")
     assert orphan.write(b"late") is Errors.INVALID_PRODUCER_EPOCH
-    assert count(broker, ApiKey.ADD_OFFSETS_TO_TXN) == (4 if options is OLDER else 0)
+    assert count(broker, ApiKey.ADD_OFFSETS_TO_TXN) == (4 if options else 0)
+    assert broker.violations == []
     assert "g" not in broker.offsets.groups
     assert broker.committed_values(TOPIC) == []
 
@@ -399,6 +389,51 @@ def test_a_fenced_id_that_a_task_has_taken_meanwhile_is_left_to_it(cluster: Clus
     assert outcome.end is not TransactionEnd.ENDED
     assert state_of(broker, "P") is State.EMPTY
     assert not task.write(b"x")
+
+
+def test_an_empty_id_is_not_wedged_where_the_coordinator_cannot_log_version_5(cluster: Cluster) -> None:
+    """A cluster that came from 3.x has level 0 of transaction.version until its operator raises it. Fencing ended Empty ids by
+    EndTxn v5, as these brokers list it; the coordinator kept a pending transition, and every later write with the prefix ended
+    with CONCURRENT_TRANSACTIONS, until the coordinator restarted."""
+    broker = cluster(transaction_version=0)
+    for _ in range(2):
+        with client_of(broker) as client:
+            (outcome,) = client.abort_fenced(client.fence(["P"], 5_000), "g").values()
+        assert outcome.end is TransactionEnd.ENDED
+    assert not Writer(broker, "P").write(b"x")
+
+
+@pytest.mark.parametrize("commit", [True, False])
+@pytest.mark.parametrize(("begun", "level", "version"), [(2, 0, 4), (2, 1, 4), (2, 2, 5), (1, 2, 4), (1, 0, 4), (0, 2, 4)])
+def test_a_transaction_ends_by_the_level_of_now_and_of_its_beginning(
+    cluster: Cluster, begun: int, level: int, version: int, commit: bool
+) -> None:
+    """A decision may be carried out by a later run, and operators raise and lower the level meanwhile. What was begun below level
+    2 stays in its version: an EndTxn v5 that repeats a v4 is taken for one of another transaction."""
+    broker = cluster(transaction_version=begun)
+    writer = Writer(broker, "P")
+    assert not writer.write(b"x")
+    broker.set_transaction_version(level)
+    for _ in range(2):  # an end that is repeated is recognized
+        with client_of(broker) as client:
+            assert client.end_transactions([writer.prepared()], commit)["P"].end is TransactionEnd.ENDED
+    assert {request.header.api_version for request in broker.requests_of(ApiKey.END_TXN)} == {version}
+    assert broker.committed_values(TOPIC) == ([b"x"] if commit else [])
+    assert not Writer(broker, "P").init()
+
+
+def test_a_commit_that_is_repeated_in_another_version_is_no_commit_of_anything_else(cluster: Cluster) -> None:
+    """The level was lowered after the commit. Its repetition cannot be recognized any more: NOT_OPEN, and markers tell."""
+    broker = cluster()
+    writer = Writer(broker, "P")
+    writer.write(b"x")
+    with client_of(broker) as client:
+        assert client.end_transactions([writer.prepared()], True)["P"].end is TransactionEnd.ENDED
+    broker.set_transaction_version(0)
+    with client_of(broker) as client:
+        assert client.end_transactions([writer.prepared()], True)["P"].end is TransactionEnd.NOT_OPEN
+    assert broker.committed_values(TOPIC) == [b"x"]
+    assert not Writer(broker, "P").write(b"y")
 
 
 @pytest.mark.parametrize(

@@ -40,6 +40,7 @@ from spark_kafka_sink.protocol.messages.offset_commit import OffsetCommitRequest
 from spark_kafka_sink.protocol.messages.offset_fetch import OffsetFetchRequest
 from spark_kafka_sink.protocol.messages.txn_offset_commit import TxnOffsetCommitRequest, TxnOffsetCommitResponse
 from spark_kafka_sink.protocol.permissions import AUTHORIZED_OPERATIONS_OMITTED, AclOperation
+from spark_kafka_sink.protocol.producer_identity import TRANSACTION_VERSION
 from spark_kafka_sink.protocol.schema import Message
 from spark_kafka_sink.protocol.topic_partition import TopicPartition
 from tests.fakes.error_responses import error_response
@@ -52,7 +53,6 @@ from tests.fakes.transaction_coordinator import (
     verification,
 )
 
-TRANSACTION_VERSION = "transaction.version"
 EVERYTHING = sum(1 << each for each in AclOperation)
 
 
@@ -121,9 +121,9 @@ class Coordinators:
         return error
 
     def _expect_feature(self, is_v2: bool, what: str) -> None:
-        """Note a violation if the client uses version 2 of the protocol before the feature is finalized.
+        """Note a violation if the client uses version 2 of the protocol without the feature.
 
-        A broker decides by the version of the request and would accept it.
+        At level 1 a broker decides by the version of the request, and accepts it.
         """
         level = self.transactions.transaction_version
         if is_v2 and level < 2:
@@ -176,10 +176,7 @@ class Coordinators:
         return self.transactions.handle_add_offsets(message, version)
 
     def _end(self, message: EndTxnRequest, version: int, _node_id: int) -> EndTxnResponse:
-        transaction = self.transactions.transactions.get(message.transactional_id)
-        has_written = transaction is not None and bool(transaction.partitions)  # otherwise nothing of version 1 ends with it
-        is_v2 = version > end_txn.LAST_END_TXN_VERSION_BEFORE_TV2
-        self._expect_feature(is_v2 and (has_written or message.committed), f"EndTxn v{version}")
+        self._expect_feature(version > end_txn.LAST_END_TXN_VERSION_BEFORE_TV2, f"EndTxn v{version}")
         return self.transactions.handle_end_txn(message, version)
 
     def _txn_offset_commit(self, message: TxnOffsetCommitRequest, version: int, _node_id: int) -> TxnOffsetCommitResponse:

@@ -73,10 +73,11 @@ from spark_kafka_sink.protocol.messages.produce import (
 from spark_kafka_sink.protocol.messages.sasl_authenticate import SaslAuthenticateResponse
 from spark_kafka_sink.protocol.permissions import AUTHORIZED_OPERATIONS_OMITTED
 from spark_kafka_sink.protocol.primitives import ZERO_UUID
+from spark_kafka_sink.protocol.producer_identity import TRANSACTION_VERSION
 from spark_kafka_sink.protocol.schema import Message
 from spark_kafka_sink.protocol.topic_partition import TopicPartition
 from tests.fakes.clock import ManualClock
-from tests.fakes.coordinators import EVERYTHING, TRANSACTION_VERSION, Coordinators
+from tests.fakes.coordinators import EVERYTHING, Coordinators
 from tests.fakes.error_responses import error_response
 from tests.fakes.fake_node import WAIT_SECONDS, DropConnection, FakeNode, ReceivedRequest
 from tests.fakes.partition_log import PartitionLog

@@ -21,6 +21,7 @@ from spark_kafka_sink.network.metadata import Metadata
 from spark_kafka_sink.protocol.api_keys import API_TABLE, ApiKey
 from spark_kafka_sink.protocol.messages.api_versions import ApiVersion, ApiVersionsResponse
 from spark_kafka_sink.protocol.messages.metadata import MetadataResponse
+from spark_kafka_sink.protocol.producer_identity import speaks_transactions_v2
 from spark_kafka_sink.protocol.schema import Message
 from tests.fakes.clock import ManualClock
 
@@ -170,8 +171,14 @@ class MockClient:
         self._learnt[node.id] = node
 
     def api_versions(self, node_id: int) -> NodeApiVersions | None:
+        return self._versions_of(node_id) if self.node(node_id).connected else None
+
+    def _versions_of(self, node_id: int) -> NodeApiVersions:
+        """Of a node that has just connected: it tells the features that hold now."""
         node = self.node(node_id)
-        return (node.api_versions or node_api_versions()) if node.connected else None
+        node.api_versions = node.api_versions or node_api_versions()
+        node.api_versions.has_transactions_v2 = speaks_transactions_v2(self._features[1])
+        return node.api_versions
 
     def finalized_features(self) -> tuple[int, Mapping[str, int]]:
         return self._features
@@ -209,7 +216,7 @@ class MockClient:
     def send(self, request: ClientRequest, now_ms: int) -> None:
         assert self.is_ready(request.node_id, now_ms), f"node {request.node_id} is not ready"
         self.sent_requests.append(request)
-        versions = self.node(request.node_id).api_versions or node_api_versions()
+        versions = self._versions_of(request.node_id)
         try:
             version = versions.latest_usable_version(request.message.API_KEY, request.max_version)
             request.message.encode(version)

@@ -5,6 +5,10 @@
 `abort_timed_out` aborts transactions that have timed out. Partitions that are `skipped` get no markers, although their
 transactions complete (KAFKA-20734). Answers follow Kafka 4.3 (TransactionCoordinator.scala, KIP-98, KIP-360, KIP-588, KIP-890).
 
+A request of version 2 at level 0 of transaction.version is answered with UNSUPPORTED_VERSION, since a coordinator cannot log its
+transition there. The transition stays pending: until the coordinator restarts, it answers CONCURRENT_TRANSACTIONS to every later
+request for that transactional id, whoever sends it.
+
     coordinator = TransactionCoordinator(ManualClock(), write_marker=print)
     coordinator.holds_markers = True
     ... the answer to EndTxn; a second EndTxn gets CONCURRENT_TRANSACTIONS ...
@@ -89,10 +93,16 @@ class Transaction:
     partitions: set[TopicPartition] = field(default_factory=set)
     start_ms: int = -1
     unwritten: list[TopicPartition] = field(default_factory=list)  # partitions that do not have the marker yet
+    is_pending: bool = False  # a transition could not be logged
 
     @property
     def is_exhausted(self) -> bool:
         return self.epoch >= LAST_EPOCH
+
+    @property
+    def must_wait(self) -> bool:
+        """Whether the coordinator has to end something before it begins anything else."""
+        return self.is_pending or self.state in PREPARED
 
 
 class TransactionCoordinator:
@@ -151,7 +161,9 @@ class TransactionCoordinator:
         overdue = [
             transaction
             for transaction in self.transactions.values()
-            if transaction.state is State.ONGOING and transaction.start_ms + transaction.timeout_ms < now_ms
+            if transaction.state is State.ONGOING
+            and not transaction.is_pending
+            and transaction.start_ms + transaction.timeout_ms < now_ms
         ]
         for transaction in overdue:
             self._fence(transaction)
@@ -182,7 +194,7 @@ class TransactionCoordinator:
             transaction = Transaction(request.transactional_id, self._new_producer_id())
             self.transactions[request.transactional_id] = transaction
         expected_epoch = None if request.producer_id == -1 else request.producer_epoch
-        if transaction.state in PREPARED:
+        if transaction.must_wait:
             return Errors.CONCURRENT_TRANSACTIONS
         if expected_epoch is not None and not _may_continue(transaction, request.producer_id, expected_epoch):
             return Errors.PRODUCER_FENCED
@@ -239,17 +251,21 @@ class TransactionCoordinator:
         error = self.add(request.transactional_id, request.producer_id, request.producer_epoch, partitions)
         return AddOffsetsToTxnResponse(error_code=_for_version(error, version, fenced_since=2).number)
 
-    def add(self, transactional_id: str, producer_id: int, epoch: int, partitions: Iterable[TopicPartition]) -> ErrorCode:
+    def add(
+        self, transactional_id: str, producer_id: int, epoch: int, partitions: Iterable[TopicPartition], *, is_v2: bool = False
+    ) -> ErrorCode:
         """Add partitions to the transaction, which begins with the first ones.
 
         While markers are being written everybody is told to wait: the producer id that follows is not in force yet.
         """
         transaction = self.transactions.get(transactional_id)
-        if transaction is not None and transaction.state in PREPARED:
+        if transaction is not None and transaction.must_wait:
             return Errors.CONCURRENT_TRANSACTIONS
         error = self._writer_error(transactional_id, producer_id, epoch)
         if error or transaction is None:
             return error
+        if is_v2 and self._cannot_log_v2(transaction):
+            return Errors.UNSUPPORTED_VERSION
         if transaction.state is not State.ONGOING:
             transaction.state, transaction.start_ms = State.ONGOING, self.clock.wall_ms()
         transaction.partitions.update(partitions)
@@ -260,7 +276,7 @@ class TransactionCoordinator:
     ) -> ErrorCode:
         """The answer to a leader that is about to write the first batch of a transaction to a partition."""
         if verification is Verification.ADD:
-            error = self.add(transactional_id, producer_id, epoch, [partition])
+            error = self.add(transactional_id, producer_id, epoch, [partition], is_v2=True)
         else:
             error = self._writer_error(transactional_id, producer_id, epoch)
             if not error and partition not in self.transactions[transactional_id].partitions:
@@ -278,7 +294,17 @@ class TransactionCoordinator:
             return Errors.INVALID_PRODUCER_ID_MAPPING
         if transaction.epoch != epoch:
             return Errors.PRODUCER_FENCED
-        return Errors.CONCURRENT_TRANSACTIONS if transaction.state in PREPARED else Errors.NONE
+        return Errors.CONCURRENT_TRANSACTIONS if transaction.must_wait else Errors.NONE
+
+    def _cannot_log_v2(self, transaction: Transaction) -> bool:
+        """Whether a transition of version 2 fails at this level; then it stays pending."""
+        transaction.is_pending = self.transaction_version == 0
+        return transaction.is_pending
+
+    def restart(self) -> None:
+        """What could not be logged is forgotten."""
+        for transaction in self.transactions.values():
+            transaction.is_pending = False
 
     # ENDTXN
 
@@ -290,6 +316,10 @@ class TransactionCoordinator:
             return EndTxnResponse(error_code=Errors.INVALID_PRODUCER_ID_MAPPING.number)
         bumps = version > LAST_END_TXN_VERSION_BEFORE_TV2
         error, begins = (_end_v2 if bumps else _end_v1)(transaction, request)
+        if begins and transaction.is_pending:
+            error = Errors.CONCURRENT_TRANSACTIONS
+        elif begins and bumps and self._cannot_log_v2(transaction):
+            error = Errors.UNSUPPORTED_VERSION
         if error:
             return EndTxnResponse(error_code=_for_version(error, version, fenced_since=2).number)
         if begins:

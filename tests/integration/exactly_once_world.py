@@ -22,15 +22,17 @@ from tests.exactly_once.stepwise_writes import DriverRun
 from tests.exactly_once.stoppable_processes import Processes
 from tests.integration.processes import until
 from tests.integration.reading import READERS
+from tests.integration.transaction_brokers import VERSION_0, VERSION_1
 
 Rows = Sequence[Sequence[str]]  # by Spark partition
 
 FIRST: Rows = (["a", "b"], ["c"], [])
 SECOND: Rows = (["d"], ["e"], ["f"])
 OPEN = frozenset((TransactionState.ONGOING, TransactionState.PREPARE_COMMIT, TransactionState.PREPARE_ABORT))
-FORMATS = [  # of a cluster: with transactions of version 2, and of version 1
+FORMATS = [  # of a cluster: by the level of transaction.version
     pytest.param((), id="TV2"),
-    pytest.param(("--feature", "transaction.version=1"), id="TV1", marks=pytest.mark.matrix),
+    pytest.param(VERSION_1, id="TV1", marks=pytest.mark.matrix),
+    pytest.param(VERSION_0, id="TV0", marks=pytest.mark.matrix),
 ]
 MOST_RUNS = 3  # that recovery takes: one finds a transaction gone and says so, the next one writes what is missing
 

@@ -31,10 +31,10 @@ from tests.exactly_once.stoppable_processes import (
     stops,
 )
 from tests.integration.exactly_once_world import FIRST, SECOND, BrokerWorld, rows_of
+from tests.integration.transaction_brokers import VERSION_0, VERSION_1
 
 pytestmark = [pytest.mark.slow]
 
-TV1 = ("--feature", "transaction.version=1")
 TIMES = pytest.mark.parametrize("times", [pytest.param(1, id="once"), pytest.param(2, id="twice", marks=pytest.mark.matrix)])
 
 
@@ -42,7 +42,8 @@ TIMES = pytest.mark.parametrize("times", [pytest.param(1, id="once"), pytest.par
     scope="module",
     params=[
         pytest.param(("4.3.1", ()), id="TV2"),
-        pytest.param(("4.3.1", TV1), id="TV1", marks=pytest.mark.matrix),
+        pytest.param(("4.3.1", VERSION_1), id="TV1", marks=pytest.mark.matrix),
+        pytest.param(("4.3.1", VERSION_0), id="TV0", marks=pytest.mark.matrix),
         pytest.param(("3.9.1", ()), id="3.9", marks=pytest.mark.matrix),
     ],
 )

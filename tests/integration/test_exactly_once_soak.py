@@ -2,7 +2,8 @@
 
 The dice for processes of Spark are thrown at each step of the protocol (dying_sink.py), those for brokers between two looks at
 the stream. A failure names its seed, and leaves the list of deaths in the order in which they came: EXACTLY_ONCE_SOAK_SEED=7
-repeats what a seed can repeat, EXACTLY_ONCE_SOAK_BATCHES=40 makes a short run, in which not everything need die.
+repeats what a seed can repeat, EXACTLY_ONCE_SOAK_BATCHES=40 makes a short run, in which not everything need die, and
+EXACTLY_ONCE_SOAK_LEVEL=0 has brokers with this level of transaction.version.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from tests.integration.reading import READERS
 
 ENOUGH_BATCHES = 240  # for each victim to die
 BATCHES = int(os.environ.get("EXACTLY_ONCE_SOAK_BATCHES", ENOUGH_BATCHES))
+LEVEL = int(os.environ.get("EXACTLY_ONCE_SOAK_LEVEL", "2"))
 BATCH_ROWS, PARTITIONS = 60, 3
 MOST_LIVES = 150
 LIFE_LIMIT_S = 1_200
@@ -79,7 +81,9 @@ class DyingBrokers:
 )
 def test_hundreds_of_batches_amid_deaths_are_there_once(tmp_path: Path, sink: str, seed: int) -> None:
     seed = int(os.environ.get("EXACTLY_ONCE_SOAK_SEED", seed))
-    with LocalKafka(tmp_path / "kafka", brokers=3, properties={**QUICK_TIMEOUTS, **QUICK_SESSIONS}) as cluster:
+    level = ("--feature", f"transaction.version={LEVEL}")
+    properties = {**QUICK_TIMEOUTS, **QUICK_SESSIONS}
+    with LocalKafka(tmp_path / "kafka", brokers=3, properties=properties, format_options=level) as cluster:
         cluster.create_topic(NAME, 4, {"min.insync.replicas": "2"})
         code = _program(cluster, tmp_path, sink)
         started = time.monotonic()

@@ -1,6 +1,6 @@
 """Transactions on brokers whose transaction.version is below 2, and while that feature is raised under a producer at work.
 
-What test_transactions.py claims of Kafka 4.3 holds on 4.3 with transaction.version=1, on 3.9, and on 2.8.
+What test_transactions.py claims of Kafka 4.3 holds on 4.3 with transaction.version=1 and 0, on 3.9, and on 2.8.
 """
 
 from __future__ import annotations
@@ -30,10 +30,18 @@ from tests.integration.test_transactions import (  # noqa: F401 - run here too, 
 from tests.integration.test_transactions import (
     test_consume_transform_produce_copies_each_record_once_through_kills as kill_copies,
 )
-from tests.integration.transaction_brokers import KAFKA_2_8, KAFKA_3_9, VERSION_1, WITH_VERSION_1, transactional
+from tests.integration.transaction_brokers import (
+    KAFKA_2_8,
+    KAFKA_3_9,
+    VERSION_0,
+    VERSION_1,
+    WITH_VERSION_0,
+    WITH_VERSION_1,
+    transactional,
+)
 
 
-@pytest.fixture(scope="module", params=[WITH_VERSION_1, KAFKA_3_9, KAFKA_2_8])
+@pytest.fixture(scope="module", params=[WITH_VERSION_1, WITH_VERSION_0, KAFKA_3_9, KAFKA_2_8])
 def broker(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalKafka | ZooKeeperKafka]:
     with request.param(tmp_path_factory.mktemp("broker")) as cluster:
         yield cluster
@@ -69,7 +77,10 @@ def test_consume_transform_produce_copies_each_record_once_here_too(
 
 
 @pytest.mark.slow
-def test_a_producer_at_work_takes_version_2_up_after_the_feature_was_raised(kafka_jars: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("format_options", [VERSION_0, VERSION_1], ids=["from 0", "from 1"])
+def test_a_producer_at_work_takes_version_2_up_after_the_feature_was_raised(
+    kafka_jars: Path, tmp_path: Path, format_options: tuple[str, ...]
+) -> None:
     """kafka-features raises it while transactions are written. Brokers tell their features with a new connection only: here when
     the broker is restarted, in the middle of a transaction, which ends as it began."""
     written: list[str] = []
@@ -80,7 +91,7 @@ def test_a_producer_at_work_takes_version_2_up_after_the_feature_was_raised(kafk
         return values
 
     with (
-        LocalKafka(tmp_path, format_options=VERSION_1) as cluster,
+        LocalKafka(tmp_path, format_options=format_options) as cluster,
         transactional(cluster.bootstrap_servers) as producer,
     ):
         cluster.create_topic("t", 2)

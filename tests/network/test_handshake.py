@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from functools import partial
 from random import Random
 from typing import Any
@@ -36,6 +37,7 @@ from spark_kafka_sink.protocol.messages.api_versions import (
 from spark_kafka_sink.protocol.messages.metadata import MetadataRequest, MetadataResponse
 from spark_kafka_sink.protocol.messages.sasl_authenticate import SaslAuthenticateRequest, SaslAuthenticateResponse
 from spark_kafka_sink.protocol.messages.sasl_handshake import SaslHandshakeRequest, SaslHandshakeResponse
+from spark_kafka_sink.protocol.producer_identity import TRANSACTION_VERSION
 from spark_kafka_sink.protocol.schema import Message
 from tests.fakes.clock import ManualClock
 from tests.fakes.network_config import api_versions
@@ -188,6 +190,15 @@ def test_no_common_version_is_an_error_that_names_both_ranges(theirs: tuple[int,
 def test_an_api_that_the_broker_does_not_know_is_an_error() -> None:
     with pytest.raises(UnsupportedVersionError, match="INIT_PRODUCER_ID in common: the broker does not support it"):
         NodeApiVersions(ApiVersionsResponse()).latest_usable_version(ApiKey.INIT_PRODUCER_ID)
+
+
+@pytest.mark.parametrize(("level", "version"), [(0, 4), (1, 4), (2, 5), (3, 5)])
+def test_end_txn_has_version_5_only_where_the_broker_has_transactions_of_version_2(level: int, version: int) -> None:
+    """Brokers of 4.x list version 5 whatever their level is, and cannot log what it asks for at level 0."""
+    feature = FinalizedFeatureKey(name=TRANSACTION_VERSION, max_version_level=level, min_version_level=level)
+    versions = NodeApiVersions(dataclasses.replace(api_versions({ApiKey.END_TXN: (0, 5)}), finalized_features=(feature,)))
+    assert versions.latest_usable_version(ApiKey.END_TXN) == version
+    assert versions.latest_usable_version(ApiKey.END_TXN, 4) == 4
 
 
 def test_finalized_features_are_known() -> None:

@@ -62,7 +62,13 @@ from spark_kafka_sink.protocol.messages.end_txn import LAST_END_TXN_VERSION_BEFO
 from spark_kafka_sink.protocol.messages.find_coordinator import KeyType
 from spark_kafka_sink.protocol.messages.produce import LAST_PRODUCE_VERSION_BEFORE_TV2
 from spark_kafka_sink.protocol.messages.txn_offset_commit import LAST_TXN_OFFSET_COMMIT_VERSION_BEFORE_TV2
-from spark_kafka_sink.protocol.producer_identity import MAX_EPOCH, NO_PRODUCER, PreparedTransaction, ProducerIdentity
+from spark_kafka_sink.protocol.producer_identity import (
+    MAX_EPOCH,
+    NO_PRODUCER,
+    PreparedTransaction,
+    ProducerIdentity,
+    speaks_transactions_v2,
+)
 from spark_kafka_sink.protocol.topic_partition import TopicPartition
 
 logger = logging.getLogger(__name__)
@@ -71,21 +77,23 @@ FIRST_INIT_VERSION_WITH_IDENTITY = 3  # of InitProducerId
 
 
 class TransactionVersion:
-    """The brokers' version of transactions, read between transactions: each keeps its version. Any thread may read `is_v2`."""
+    """The brokers' version of transactions, read between transactions: each keeps its version. Any thread may read `is_v2`.
+
+    It is 2 if the newest levels say so that any broker has told, and the coordinator itself: it may not know yet of a level that
+    was raised, and cannot log what leaders then ask of it.
+    """
 
     def __init__(self, client: KafkaClient) -> None:
         self.is_v2 = False
         self._client = client
-        self._features_epoch = -1  # of the features that were read last
 
-    def refresh(self) -> bool:
-        """Read the version again. Returns whether brokers speak version 2 now and did not before."""
+    def refresh(self, coordinator: Node | None) -> bool:
+        """Read the version again. Returns whether it has changed."""
         was_v2 = self.is_v2
-        epoch, levels = self._client.finalized_features()
-        if epoch > self._features_epoch:
-            self._features_epoch = epoch
-            self.is_v2 = levels.get("transaction.version", 0) >= 2  # the finalized feature of KIP-890
-        return self.is_v2 and not was_v2
+        _, levels = self._client.finalized_features()
+        versions = None if coordinator is None else self._client.api_versions(coordinator.id)
+        self.is_v2 = speaks_transactions_v2(levels) and (versions is None or versions.has_transactions_v2)
+        return self.is_v2 is not was_v2
 
     def can_bump_epoch(self, coordinator: Node | None) -> bool:
         """Whether this node takes InitProducerId with an identity (KIP-360). True if the node is not connected."""
@@ -301,7 +309,7 @@ class TransactionManager(NumberingSequencer):
 
     def handle_identity(self, identity: ProducerIdentity) -> None:
         self._adopt(identity)
-        self._version.refresh()
+        self._version.refresh(self._coordinator)
         self.last_error = None
         self.transition_to(SequencerState.READY)
         logger.info("= transactional id %r: producer id is %d, epoch %d", self.transactional_id, *identity)
@@ -321,7 +329,7 @@ class TransactionManager(NumberingSequencer):
             self._adopt(identity)
         self._txn = OpenTransaction(self.transactional_id, self.identity)
         self.last_error = None
-        self._must_bump_epoch |= self._version.refresh()  # numbers of both versions must not mix in an epoch
+        self._must_bump_epoch |= self._version.refresh(self._coordinator)  # numbers of both versions must not mix in an epoch
         if self._must_bump_epoch:
             self._bump_epoch()
         else:
@@ -437,8 +445,11 @@ class TransactionManager(NumberingSequencer):
             self.become_fatal(error)
 
     def _can_bump_epoch(self) -> bool:
-        coordinator = self.requests.coordinators.get(CoordinatorKey(KeyType.TRANSACTION, self.transactional_id))
-        return self._version.can_bump_epoch(coordinator)
+        return self._version.can_bump_epoch(self._coordinator)
+
+    @property
+    def _coordinator(self) -> Node | None:
+        return self.requests.coordinators.get(CoordinatorKey(KeyType.TRANSACTION, self.transactional_id))
 
     @property
     def has_open_transaction(self) -> bool:

@@ -11,6 +11,7 @@ from spark_kafka_sink.errors import AuthenticationError, KafkaError, printable, 
 from spark_kafka_sink.network.cluster import address_text
 from spark_kafka_sink.network.tls.peer import TlsPeer
 from spark_kafka_sink.protocol.messages.metadata import MetadataResponseBroker
+from spark_kafka_sink.protocol.producer_identity import TRANSACTION_VERSION
 from spark_kafka_sink.tools.check.contact import Contact, Stage
 from spark_kafka_sink.tools.check.releases import FIRST_TESTED, FIRST_WITH_LISTS, releases_of
 from spark_kafka_sink.tools.check.results import CheckResult, Light, green, merge_results, red, yellow
@@ -21,7 +22,6 @@ MIN_DAYS_LEFT = 14  # a certificate that is valid for fewer days is yellow
 SELF_EVIDENT = ("KAFKA_NETWORK", "KAFKA_ERROR")  # conditions that say no more than the message
 NO_ANSWER = KafkaError("no answer")
 TLS_FAILED = "KAFKA_SSL_AUTHENTICATION_FAILED"
-TRANSACTION_VERSION = "transaction.version"
 COMPARE_TLS = "compare kafka.security.protocol and kafka.ssl.… with the broker's listener"
 COMPARE_PROTOCOL = (
     "compare kafka.security.protocol with the broker's listener, and look whether this is the port of a Kafka broker"
