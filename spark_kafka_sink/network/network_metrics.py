@@ -11,9 +11,9 @@ from spark_kafka_sink.metrics import Samples, average, average_and_max, count_me
 NODE_METRICS = [
     *count_meter("request", "requests", "Requests sent, handshakes and metadata included."),
     *average_and_max("request-size", "requests", "Bytes of a request."),
-    *meter("outgoing-byte", "outgoing", "Bytes sent."),
+    *meter("outgoing-byte", "outgoing", "Bytes of requests that were written to connections."),
     *count_meter("response", "responses", "Responses received."),
-    *meter("incoming-byte", "incoming", "Bytes received."),
+    *meter("incoming-byte", "incoming", "Bytes of responses that were read from connections."),
     *average_and_max("request-latency", "latency", "Milliseconds from making a Produce request to its response."),
 ]
 NETWORK_METRICS = [

@@ -41,8 +41,8 @@ SENDER_METRICS = [
     *meter("record-retry", "retries", "Records that are to be sent again, because of an error that may pass."),
     *meter("record-error", "errors", "Records that failed for good, those that send refused included."),
     *average("records-per-request-avg", "records_per_request", "Records of a Produce request."),
-    *average_and_max("record-size", "record_sizes", "Bytes of a record, uncompressed."),
-    *average_and_max("batch-size", "batch_sizes", "Bytes of a batch as sent."),
+    *average_and_max("record-size", "record_sizes", "Bytes of a record, before compression."),
+    *average_and_max("batch-size", "batch_sizes", "Bytes of a batch, as sent."),
     *average("compression-rate-avg", "compression", "A batch's records as sent, in proportion to their size uncompressed."),
     *meter("batch-split", "splits", "Batches that a broker found too large and that were split."),
     *average_and_max("record-queue-time", "queue_times", "Milliseconds from a batch's first record until it is sent."),
@@ -66,7 +66,7 @@ CALLER_METRICS = [
 ]
 # Sums and counts behind averages, to compute averages over several producers; and two sums that Kafka has only by topic.
 OWN_METRICS = [
-    *total("byte-total", "batch_sizes", "Bytes of batches sent."),
+    *total("byte-total", "batch_sizes", "Bytes of batches, as sent."),
     *count("batch-send-total", "batch_sizes", "Batches sent."),
     *total("uncompressed-byte-total", "record_sizes", "Bytes of records sent, before compression."),
     *total("compression-rate-total", "compression", "Sum behind `compression-rate-avg`, over batches."),
@@ -78,7 +78,7 @@ OWN_METRICS = [
 ]
 TOPIC_METRICS = [
     *meter("record-send", "records", "Records sent; one that is sent again counts again."),
-    *meter("byte", "sizes", "Bytes of batches sent."),
+    *meter("byte", "sizes", "Bytes of batches, as sent."),
     *average("compression-rate", "compression", "A batch's records as sent, in proportion to their size uncompressed."),
     *meter("record-retry", "retries", "Records that are to be sent again, because of an error that may pass."),
     *meter("record-error", "errors", "Records that failed for good, since something was sent to the topic."),

@@ -105,7 +105,7 @@ METRICS: tuple[SinkMetric, ...] = (
     _total("tasks", "Tasks that have written.", lambda summary: summary.tasks),
     _by("topic", "rows_total", "Rows that brokers have acknowledged, without dead letters.", _by_topic("rows")),
     _by("topic", "record_bytes_total", "Bytes of their records before compression.", _by_topic("bytes")),
-    _total_of("sent_bytes", "Bytes of batches as sent.", "byte-total"),
+    _total_of("sent_bytes", "Bytes of batches, as sent.", "byte-total"),
     _total_of("sent_records", "Records sent; one that is sent again counts again.", "record-send-total"),
     _total_of("retried_records", "Records that had to be sent again.", "record-retry-total"),
     _total_of("batches", "Batches sent.", "batch-send-total"),

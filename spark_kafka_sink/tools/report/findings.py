@@ -490,7 +490,7 @@ def small_batches(query: Query) -> Finding | None:
 @finding_rule(
     "nothing is compressed",
     "kafka.compression.type",
-    f"What is sent has {percent(MAX_COMPRESSED_SHARE)} of the bytes or more, and {size(MIN_SENT_BYTES)} or more.",
+    f"What is sent has {percent(MAX_COMPRESSED_SHARE)} of the records' bytes or more, and {size(MIN_SENT_BYTES)} or more.",
 )
 def no_compression(query: Query) -> Finding | None:
     if not query.compression >= MAX_COMPRESSED_SHARE or query.totals.sent_bytes < MIN_SENT_BYTES:
@@ -531,12 +531,12 @@ def speed_in_words(query: Query) -> str:
 @finding_rule(
     "compresses",
     "kafka.compression.type",
-    f"What is sent has less than {percent(MAX_COMPRESSED_SHARE)} of the bytes.",
+    f"What is sent has less than {percent(MAX_COMPRESSED_SHARE)} of the records' bytes.",
     takes_few_rows=False,
 )
 def compresses(query: Query) -> Finding | None:
     if not query.compression < MAX_COMPRESSED_SHARE:
         return None
     batch = size(query.series.median("batch_bytes"))
-    text = f"Compression leaves {percent(query.compression)} of the bytes, in batches of {batch}"
+    text = f"Compression leaves {percent(query.compression)} of the records' bytes, in batches of {batch}"
     return Finding(0.2, text, "kafka.compression.type=zstd makes them smaller for more CPU, lz4 is the fastest")

@@ -103,7 +103,7 @@ def _tiles(query: Query) -> Iterator[tuple[str, str]]:
     totals = query.totals
     yield "micro-batches" if query.is_stream else "writes", f"{query.unit_count:,}"
     yield "rows", rounded(totals.rows)
-    yield "bytes", size(totals.bytes)
+    yield "bytes before compression", size(totals.bytes)
     yield "rows/s while tasks ran", rounded(query.rows_per_s)
     yield f"time of a {query.unit}", seconds(query.series.median("wall_s"))
     yield "skipped", rounded(query.skipped.total())
@@ -122,7 +122,7 @@ def _numbers_of_one_moment(query: Query) -> Iterator[Table]:
         ("median task", seconds(median("median_task_s"))),
         ("batches", rounded(query.totals.batches)),
         ("size of a batch, as sent", size(median("batch_bytes"))),
-        ("bytes sent of bytes written", percent(query.compression)),
+        ("bytes sent, of the records' bytes", percent(query.compression)),
         ("Produce requests", rounded(query.totals.requests)),
         ("records of a request", rounded(median("records_per_request"))),
         ("a broker answers in", seconds(median("latency_s"))),

@@ -81,8 +81,8 @@ def _speed(query: Query, name: str) -> Picture | None:
 
 
 def _bytes(query: Query, name: str) -> Picture | None:
-    caption = f"Records before compression: {size(query.totals.bytes)} in all; {size(query.totals.sent_bytes)} were sent."
-    return _lines(query, name, "Bytes per second while tasks ran", caption, {"bytes_per_s": "bytes/s"}, size)
+    caption = f"{size(query.totals.bytes)} of records in all, before compression; {size(query.totals.sent_bytes)} were sent."
+    return _lines(query, name, "Bytes per second, before compression, while tasks ran", caption, {"bytes_per_s": "bytes/s"}, size)
 
 
 def _tasks(query: Query, name: str) -> Picture | None:
@@ -101,7 +101,7 @@ def _batches(query: Query, name: str) -> Picture | None:
 
 def _compression(query: Query, name: str) -> Picture | None:
     caption = f"What is sent has {percent(query.compression)} of the records' bytes."
-    return _lines(query, name, "Compression: bytes sent of bytes written", caption, {"compression": "part"}, percent)
+    return _lines(query, name, "Compression: bytes sent, of the records' bytes", caption, {"compression": "part"}, percent)
 
 
 def _requests(query: Query, name: str) -> Picture | None:

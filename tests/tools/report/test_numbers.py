@@ -155,7 +155,7 @@ def test_bytes_sent_and_their_part_are_of_the_same_bytes() -> None:
     """The page said "100 % of the records' bytes" beside "1.96 MB … 2.04 MB were sent": batches have headers."""
     later = story(committed_at_ms=T0 + 60_000, started_at_ms=T0 + 50_000)
     shown = text_of(story(), later)
-    assert "Records before compression: 4 MB in all; 4.08 MB were sent." in shown
+    assert "4 MB of records in all, before compression; 4.08 MB were sent." in shown
     assert "What is sent has 102 % of the records' bytes." in shown.replace("&#39;", "'")
 
 
