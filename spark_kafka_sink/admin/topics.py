@@ -32,6 +32,7 @@ class TopicDescription:
 
     partitions: tuple[MetadataResponsePartition, ...]
     permissions: frozenset[AclOperation] | None
+    is_internal: bool = False  # brokers accept no rows for it
 
 
 @dataclass(frozen=True)
@@ -56,7 +57,8 @@ class DescribeTopic(Operation[str, TopicDescription | None]):
         if topic_answer is None:
             raise missing_answer_error(self.describe(item))
         partitions = sorted(topic_answer.partitions, key=lambda each: each.partition_index)
-        return TopicDescription(tuple(partitions), authorized_operations(topic_answer.topic_authorized_operations))
+        permissions = authorized_operations(topic_answer.topic_authorized_operations)
+        return TopicDescription(tuple(partitions), permissions, topic_answer.is_internal)
 
     def describe(self, item: str) -> str:
         return f"Metadata of topic {printable(item)}"

@@ -139,7 +139,7 @@ class SinkOptions(FormatOptions):
         doc="Maximum size of the keys, values and headers that each task writes per second, in bytes before compression; reports "
             f"also count what Kafka adds to them in a record; {_RATE_DOC}")
     report_path: str | None = option("reportPath", STRING, default=None, non_empty=True,
-        doc="File on the driver to which each commit appends one line of JSON: rows, bytes before compression, offsets, where the time went. "
+        doc="File on the driver to which each commit appends one line of JSON: rows, bytes, offsets, where the time went. "
             "`pykafka-sink report` draws a page from it.")
     on_commit: str | None = option("onCommit", STRING, default=None, non_empty=True,
         doc="Dotted name of a function on the driver that each commit calls with its CommitSummary. "

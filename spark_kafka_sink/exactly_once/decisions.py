@@ -18,7 +18,7 @@ from spark_kafka_sink.errors import KafkaError, printable, printable_list
 from spark_kafka_sink.exactly_once.fencing import fence_all, list_unfinished
 from spark_kafka_sink.exactly_once.ledger import Ledger
 from spark_kafka_sink.exactly_once.ledger_records import Decision, DecisionState, LedgerError, is_in_kafka
-from spark_kafka_sink.exactly_once.names import AttemptId, PrefixNames, unescape_name
+from spark_kafka_sink.exactly_once.names import AttemptId, PrefixNames, shown_owner
 from spark_kafka_sink.exactly_once.writes import CommitFailedError, DriverTime, TaskTransaction
 
 logger = logging.getLogger(__name__)
@@ -74,7 +74,7 @@ def find_protected_ids(client: TransactionClient, names: PrefixNames, attempt_id
     for owner, decisions in decisions_of(client, names, dict.fromkeys(each.owner for each in attempt_ids)).items():
         for _, decision in decisions:
             if isinstance(decision, LedgerError):
-                logger.warning("! transactions of owner %s are left as they are: %s", printable(unescape_name(owner)), decision)
+                logger.warning("! transactions of owner %s are left as they are: %s", printable(shown_owner(owner)), decision)
                 unreadable_owners.add(owner)
             elif isinstance(decision, KafkaError):
                 raise decision

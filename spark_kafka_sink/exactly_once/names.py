@@ -16,10 +16,13 @@ are never taken for those of `job-2`, and no two kinds of groups share a name.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import NamedTuple
 from urllib.parse import quote, unquote
+from uuid import UUID
 
+UNNAMED_OWNER = "%unnamed"  # equals no escaped name: there two hex digits follow each %
 FIELDS_AFTER_PREFIX = 3
 _MAX_DIGITS = 19  # of the longest partition or attempt that is read
 
@@ -40,6 +43,13 @@ def escape_name(name: str) -> str:
 def unescape_name(escaped_name: str) -> str:
     """The name that `escape_name` has escaped, as users know it. The owner of unnamed writes is no such name, and stays."""
     return unquote(escaped_name)
+
+
+def shown_owner(owner: str) -> str:
+    """An owner as messages name it. 32 hexadecimal digits are a query's id: with the dashes that Spark and reports show."""
+    if owner == UNNAMED_OWNER:
+        return "writes without a name"
+    return f"query {UUID(owner)}" if re.fullmatch("[0-9a-f]{32}", owner) else unescape_name(owner)
 
 
 @dataclass(frozen=True, slots=True)

@@ -127,9 +127,10 @@ class CommitSummary:
         omissions = (
             f"; {self.skipped:,} skipped, {self.dead_lettered:,} dead-lettered" if self.skipped or self.dead_lettered else ""
         )
+        where = f" to {_count_of(len(self.written), 'partition')} of {topic_list}" if topics else ""
+        rows = f"{_count_of(self.rows, 'row')}, {_count_of(self.bytes, 'byte')}," if topics else "no rows"
         return (
-            f"wrote {_count_of(self.rows, 'row')}, {_count_of(self.bytes, 'byte')}, in {_count_of(self.tasks, 'task')} to"
-            f" {_count_of(len(self.written), 'partition')} of {topic_list or 'no topic'}{omissions};"
+            f"wrote {rows} in {_count_of(self.tasks, 'task')}{where}{omissions};"
             f" slowest task {self.slowest_task_seconds:.1f} s{query_in_words}{self._schemas_in_words()}"
         )
 

@@ -9,7 +9,7 @@ from spark_kafka_sink.admin.transaction_client import TransactionClient
 from spark_kafka_sink.config.sink_options import KEEP_FIRST
 from spark_kafka_sink.errors import DeliveryError, KafkaError, printable
 from spark_kafka_sink.exactly_once.decisions import TIMEOUT_OPTION, abort_prefix
-from spark_kafka_sink.exactly_once.names import unescape_name
+from spark_kafka_sink.exactly_once.names import shown_owner, unescape_name
 from spark_kafka_sink.exactly_once.version_commit import Committed, HowCommitted, VersionCommit
 from spark_kafka_sink.exactly_once.writes import DriverTime, TaskReport, WriteId
 from spark_kafka_sink.sink.commit_summary import VersionSummary
@@ -41,7 +41,7 @@ def commit_version(plan: WritePlan, reports: Sequence[TaskReport | None]) -> Ver
 def _summary(write: WriteId, committed: Committed) -> VersionSummary:
     owner = unescape_name(write.owner)  # as txnAppId names it
     if committed.how is not HowCommitted.COMMITTED:
-        logger.warning("version %d of %s: %s", write.version, printable(owner), committed.how.value)
+        logger.warning("version %d of %s: %s", write.version, printable(shown_owner(write.owner)), committed.how.value)
     how = committed.how.name.lower().replace("_", "-")
     return VersionSummary(owner, write.version, how, committed.skipped_partitions, committed.fenced, committed.other_rows)
 

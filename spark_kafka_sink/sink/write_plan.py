@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from spark_kafka_sink.config.sink_options import SinkOptions
 from spark_kafka_sink.errors import KafkaError
-from spark_kafka_sink.exactly_once.names import PrefixNames, escape_name
+from spark_kafka_sink.exactly_once.names import UNNAMED_OWNER, PrefixNames, escape_name
 from spark_kafka_sink.exactly_once.writes import DriverTime, WriteId
 from spark_kafka_sink.records.row_mapping import RowMapping
 from spark_kafka_sink.sink.task import Task
@@ -27,7 +27,6 @@ _UNNAMED = (
     " query nor batch over Spark Connect, nor to threads that the function starts. Or set allowUnnamedWrite=true: each repetition"
     " then writes all rows again"
 )
-UNNAMED_OWNER = "%unnamed"  # equals no escaped name: there two hex digits follow each %
 
 
 @dataclass(frozen=True, slots=True)

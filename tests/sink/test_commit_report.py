@@ -141,6 +141,14 @@ def test_commit_logs_one_line(caplog: pytest.LogCaptureFixture) -> None:
     assert record.getMessage() == "wrote 18 rows, 180 bytes, in 2 tasks to 3 partitions of a, b; slowest task 1.5 s"
 
 
+def test_a_commit_without_rows_is_one_plain_line(caplog: pytest.LogCaptureFixture) -> None:
+    """It was "wrote 0 rows, 0 bytes, in 1 task to 0 partitions of no topic", also where an earlier run had written all rows."""
+    caplog.set_level(logging.INFO)
+    commit_report.report_commit([message(0)], None)
+    (record,) = caplog.records
+    assert record.getMessage() == "wrote no rows in 1 task; slowest task 0.5 s"
+
+
 @pytest.mark.parametrize("by_spark", [True, False])
 def test_the_line_is_seen_in_sparks_process_and_in_no_other_unless_asked_for(
     by_spark: bool, monkeypatch: pytest.MonkeyPatch

@@ -17,6 +17,7 @@ from spark_kafka_sink.tools.words import counted
 AUTO_CREATE = "auto.create.topics.enable"
 MIN_IN_SYNC, MAX_BYTES, COMPRESSION, CLEANUP = "min.insync.replicas", "max.message.bytes", "compression.type", "cleanup.policy"
 TOPIC_SETTINGS = (MIN_IN_SYNC, MAX_BYTES, COMPRESSION, CLEANUP)
+INTERNAL_TOPICS = ("__consumer_offsets", "__transaction_state", "__share_group_state")  # also before they exist
 PRODUCER_CODEC = "producer"  # the compression.type with which brokers keep the codec of the batch
 
 
@@ -57,6 +58,10 @@ def judge_topic(topic: CheckedTopic, config: ProducerConfig, *, must_exist: bool
         grant = "grant the user DESCRIBE on the topic, which READ and WRITE include"
         remedy = grant if isinstance(description, AuthorizationError) else remedy_for(description)
         return [red("topic", topic.subject, str(description), remedy, topic.description_ms)]
+    is_internal = topic.name in INTERNAL_TOPICS or (description is not None and description.is_internal)
+    if is_internal and AclOperation.WRITE in topic.needs:
+        finding = "is internal: only brokers write to it, and reject the rows of others"
+        return [red("topic", topic.subject, finding, "name another topic", topic.description_ms)]
     if description is None:
         return [judge_missing(topic, must_exist=must_exist)]
     if not description.partitions:

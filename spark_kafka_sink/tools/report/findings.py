@@ -128,12 +128,20 @@ def _arrival_findings(queries: Sequence[Query]) -> list[Finding]:
     if not queries or any(query.skipped.total() or query.dead_lettered.total() or query.other_rows for query in queries):
         return []
     rows = sum(query.totals.rows for query in queries)
-    commits = " and ".join(query.commits_in_words() for query in queries) if len(queries) <= 2 else f"{len(queries)} queries"
+    commits = " and ".join(query.commits_in_words() for query in queries) if len(queries) <= 2 else queries_in_words(queries)
     if not rows:
         text = f"No row was written in {commits}"
         return [Finding(0.3, text, "if some were expected, look at the input and the filter")]
     written_size = size(sum(query.totals.bytes for query in queries))
     return [Finding(0, f"All rows arrived: {counted(rows, 'row')} ({written_size}) in {commits}")]
+
+
+def queries_in_words(queries: Sequence[Query], adjective: str = "") -> str:
+    """How many streaming queries, and whether there are batch writes too, which are one Query."""
+    query_count = sum(query.is_stream for query in queries)
+    words = [counted(query_count, f"{adjective}query", f"{adjective}queries")] if query_count else []
+    words += [query.commits_in_words() for query in queries if not query.is_stream]
+    return " and ".join(words)
 
 
 # IS IT KEEPING UP?
@@ -206,16 +214,27 @@ def no_pause(query: Query) -> Finding | None:
     return Finding(0.9, text, f"look whether its input waits; {_remedy_by_part(query)}, or leave a longer trigger")
 
 
-@finding_rule("commits are repeated", "deliveryGuarantee", "A micro-batch was written to a topic more than once.")
+@finding_rule(
+    "commits are repeated",
+    "deliveryGuarantee",
+    "Without exactly-once, a micro-batch was written to a topic more often than the stream's others.",
+)
 def repeated_commits(query: Query) -> Finding | None:
     if not query.repeated_count:
         return None
     text = f"{counted(query.repeated_count, 'micro-batch', 'micro-batches')} ran again"
-    if query.is_exactly_once:
-        advice = "readers with isolation.level=read_committed saw each row once, as deliveryGuarantee=exactly-once promises"
-        return Finding(0.4, text, advice)
     advice = "at least once means that those rows are in Kafka twice; deliveryGuarantee=exactly-once prevents it"
     return Finding(2.2, text, advice)
+
+
+@finding_rule("versions are repeated", "deliveryGuarantee", "With exactly-once, a version was in Kafka already.")
+def repeated_versions(query: Query) -> Finding | None:
+    found_count = query.versions["found"] + query.versions["superseded"]
+    if not found_count:
+        return None
+    text = f"{counted(found_count, 'version')} ran again, and {'was' if found_count == 1 else 'were'} in Kafka already"
+    advice = "with deliveryGuarantee=exactly-once, readers with isolation.level=read_committed saw each row once"
+    return Finding(0.4, text, advice)
 
 
 # ROWS THAT WERE NOT WRITTEN
@@ -438,15 +457,16 @@ def commits_take_long(query: Query) -> Finding | None:
 @finding_rule(
     "versions were completed by another run",
     "kafka.transaction.timeout.ms",
-    "With exactly-once, a version was found there already or rolled forward.",
+    "With exactly-once, a version was rolled forward.",
 )
 def completed_by_another_run(query: Query) -> Finding | None:
-    rolled_forward_count, found_count = query.versions["rolled-forward"], query.versions["found"] + query.versions["superseded"]
-    if not rolled_forward_count + found_count:
+    rolled_forward_count = query.versions["rolled-forward"]
+    if not rolled_forward_count:
         return None
-    how = f"({rolled_forward_count:,} rolled forward, {found_count:,} found there)"
-    text = f"{counted(rolled_forward_count + found_count, 'version')} had been decided or committed by an earlier run {how}"
-    advice = "a driver died amid its work and nothing is missing; kafka.transaction.timeout.ms is the time to start it again"
+    text = (
+        f"{counted(rolled_forward_count, 'version')} had been decided by an earlier run, which ended before it had committed all"
+    )
+    advice = "a later run did that and nothing is missing; kafka.transaction.timeout.ms is the time to start it"
     return Finding(0.8, text, advice)
 
 

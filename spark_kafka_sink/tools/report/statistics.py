@@ -107,12 +107,13 @@ class Query:
         self.skipped_partitions = 0
         self.fenced_count = 0
         self.other_rows = 0
-        self.repeated_count = 0  # micro-batches that had been written to the same destinations before
-        self.further_write_count = 0  # commits of a micro-batch to other destinations than those before
+        self.repeated_count = 0  # micro-batches that ran again, without exactly-once
+        self.further_write_count = 0  # commits of a micro-batch after its first, as foreachBatch may write several times
         self.first_at_s = nan
         self.last_at_s = nan
         self._last_batch: int | None = None
-        self._last_destinations: set[str] = set()  # of the last micro-batch, since it began to run
+        self._destinations: Counter[str] = Counter()  # how often the last micro-batch was written to each, since it began to run
+        self._write_counts: Counter[int] = Counter()  # of the micro-batches before: how often one was written to a destination
         self._cycle_start_s = nan
         self._further_writes_s = 0.0  # the time of the commits in this cycle, without the first
         self._pauses: list[Pause] = []  # a heap
@@ -150,7 +151,7 @@ class Query:
         """Add the next commit: to the sums, the series, the pauses, and the heat maps of its topics."""
         self.totals.add(commit)
         is_same_batch = commit.batch is not None and commit.batch == self._last_batch
-        is_further_write = is_same_batch and self._last_destinations.isdisjoint(commit.destinations)
+        is_further_write = is_same_batch and self._is_further_write(commit)
         self._count_events(commit, is_further_write)
         row = self._row(commit, is_further_write)
         self.series.add(commit.committed_at_s, row)
@@ -168,6 +169,16 @@ class Query:
             self.first_at_s = commit.committed_at_s if isnan(commit.started_at_s) else commit.started_at_s
         self.last_at_s = max(commit.committed_at_s, self.last_at_s)  # in this order, NaN gives way
 
+    def _is_further_write(self, commit: CommitLine) -> bool:
+        """Whether a commit of the last micro-batch is one more of its writes, and no repetition: each destination was written to
+        less often than is usual in this query. The writes of the first micro-batch are not known to be repetitions."""
+        if commit.exactly_once is not None:  # Two writes of a micro-batch have two owners.
+            return self._destinations.keys().isdisjoint(commit.destinations)
+        if not self._write_counts:
+            return True
+        usual_count = max(self._write_counts, key=lambda count: (self._write_counts[count], -count))
+        return all(self._destinations[each] < usual_count for each in commit.destinations)
+
     def _count_events(self, commit: CommitLine, is_further_write: bool) -> None:
         self.further_write_count += is_further_write
         for rows_by_reason, new_rows in ((self.skipped, commit.skipped), (self.dead_lettered, commit.dead_lettered)):
@@ -175,10 +186,13 @@ class Query:
                 rows_by_reason[reason if reason in rows_by_reason or len(rows_by_reason) < MAX_REASONS else ""] += rows
         if commit.batch is not None:
             if not is_further_write:
-                self.repeated_count += self._last_batch is not None and commit.batch <= self._last_batch
-                self._last_destinations = set()
-            if len(self._last_destinations) < MAX_TOPICS:
-                self._last_destinations |= commit.destinations
+                has_run = self._last_batch is not None and commit.batch <= self._last_batch
+                self.repeated_count += has_run and commit.exactly_once is None
+                if commit.batch != self._last_batch and self._destinations:
+                    self._write_counts[max(self._destinations.values())] += 1
+                self._destinations.clear()
+            if len(self._destinations) < MAX_TOPICS:
+                self._destinations.update(dict.fromkeys(commit.destinations, 1))
             self._last_batch = commit.batch
         if commit.exactly_once is not None:
             how = commit.exactly_once.how

@@ -8,7 +8,7 @@ from math import isnan
 import numpy as np
 
 from spark_kafka_sink.errors import printable
-from spark_kafka_sink.tools.report.findings import top_findings
+from spark_kafka_sink.tools.report.findings import queries_in_words, top_findings
 from spark_kafka_sink.tools.report.lines import Troubles
 from spark_kafka_sink.tools.report.series import ColumnValues, known_max
 from spark_kafka_sink.tools.report.statistics import Query, Statistics
@@ -57,7 +57,7 @@ def lines(statistics: Statistics, troubles: Troubles) -> Iterator[str]:
         yield ""
         yield from _block(query)
     if len(queries) > MAX_QUERIES_SHOWN:
-        yield f"and {counted(len(queries) - MAX_QUERIES_SHOWN, 'more query', 'more queries')} with fewer rows"
+        yield f"and {queries_in_words(queries[MAX_QUERIES_SHOWN:], 'more ')} with fewer rows"
     yield from (["", *map(printable, troubles.sentences())] if any(troubles.sentences()) else [])
 
 

@@ -16,7 +16,7 @@ from spark_kafka_sink.errors import KafkaError, printable
 from spark_kafka_sink.exactly_once.decisions import carry_out_decision, decisions_of
 from spark_kafka_sink.exactly_once.fencing import fence_all
 from spark_kafka_sink.exactly_once.ledger import Ledger
-from spark_kafka_sink.exactly_once.names import AttemptId, PrefixNames, unescape_name
+from spark_kafka_sink.exactly_once.names import AttemptId, PrefixNames, shown_owner
 from spark_kafka_sink.exactly_once.writes import CommitFailedError
 from spark_kafka_sink.tools import exit_codes
 from spark_kafka_sink.tools.transactions import output
@@ -178,7 +178,7 @@ class CommitDecided(_Change):
         return all(successes)
 
     def _carry_out_decision(self, ledger: Ledger) -> bool:
-        name = printable(unescape_name(ledger.owner))
+        name = printable(shown_owner(ledger.owner))
         try:
             decision = carry_out_decision(ledger)
         except CommitFailedError as error:

@@ -12,6 +12,7 @@ from itertools import groupby
 
 from spark_kafka_sink.errors import KafkaError, printable
 from spark_kafka_sink.exactly_once.ledger_records import Decision
+from spark_kafka_sink.exactly_once.names import shown_owner
 from spark_kafka_sink.protocol.topic_partition import TopicPartition
 from spark_kafka_sink.tools.transactions.survey import Survey, SurveyedTransaction
 from spark_kafka_sink.tools.transactions.verdicts import Obstacle, Verdict
@@ -57,22 +58,31 @@ CONSEQUENCES = {
 
 def table(transactions: Iterable[SurveyedTransaction]) -> list[str]:
     """A line for each transaction, below a heading; those of one owner below the form of its transactional ids."""
-    forms: dict[str, list[tuple[str, ...]]] = {}
+    rows_by_form: dict[tuple[str, ...], list[tuple[str, ...]]] = {}
     for transaction in transactions:
-        forms.setdefault(_id_form(transaction), []).append(tuple(map(printable, _cells(transaction))))
-    widths = [
-        max(map(len, column)) for column in zip(TABLE_HEADINGS, *(row for rows in forms.values() for row in rows), strict=True)
-    ]
+        rows_by_form.setdefault(_id_form(transaction), []).append(tuple(map(printable, _cells(transaction))))
+    all_rows = [row for rows in rows_by_form.values() for row in rows]
+    widths = [max(map(len, column)) for column in zip(TABLE_HEADINGS, *all_rows, strict=True)]
 
     def line(row: Iterable[str]) -> str:
         return "  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True)).rstrip()
 
-    return [line(TABLE_HEADINGS), *(text for form, rows in forms.items() for text in (printable(form), *map(line, rows)))]
+    lines = [line(TABLE_HEADINGS)]
+    for form, rows in rows_by_form.items():
+        lines += [*map(printable, form), *map(line, rows)]
+    has_unknown_version = any(row[TABLE_HEADINGS.index("VERSION")] == NOT_KNOWN for row in all_rows)
+    return [*lines, NO_VERSION] if has_unknown_version else lines
 
 
-def _id_form(transaction: SurveyedTransaction) -> str:
+NO_VERSION = f"VERSION {NOT_KNOWN}: no decision names the transaction; its task is at work, or its write ended before one"
+
+
+def _id_form(transaction: SurveyedTransaction) -> tuple[str, ...]:
+    """The form of the transactional id; on a line of its own also whose it is, where the id does not show that."""
     suffix = f"-{transaction.attempt_id.partition}-{transaction.attempt_id.attempt}"
-    return f"{transaction.transactional_id.removesuffix(suffix)}-TASK-ATTEMPT"
+    form = f"{transaction.transactional_id.removesuffix(suffix)}-TASK-ATTEMPT"
+    owner = shown_owner(transaction.attempt_id.owner)
+    return (form,) if owner == transaction.attempt_id.owner else (form, f"(of {owner})")
 
 
 TABLE_HEADINGS = ("TASK", "ATTEMPT", "STATE", "AGE", "TIME-OUT IN", "VERSION", "LAST DECISION", "PARTITIONS")
@@ -205,7 +215,8 @@ def verdict_lines(verdicts: Sequence[Verdict], participle: str) -> list[str]:
     groups: dict[tuple[str, bool, Obstacle, str], list[SurveyedTransaction]] = {}
     for verdict in verdicts:
         for obstacle, more in verdict.obstacles.items():
-            groups.setdefault((verdict.transaction.owner, verdict.is_left_alone, obstacle, more), []).append(verdict.transaction)
+            owner = shown_owner(verdict.transaction.attempt_id.owner)
+            groups.setdefault((owner, verdict.is_left_alone, obstacle, more), []).append(verdict.transaction)
     lines = []
     for (owner, is_left_alone, obstacle, more), group in groups.items():
         what = "Left alone" if is_left_alone else f"To be {participle} all the same"

@@ -77,6 +77,22 @@ def test_a_missing_topic_is_red_unless_a_write_creates_it(
     assert "kafka-topics.sh --create --topic t" in result.remedy
 
 
+@pytest.mark.parametrize(
+    ("name", "description"),
+    [
+        ("__consumer_offsets", None),
+        ("__consumer_offsets", TopicDescription((partition(),), EVERYTHING, is_internal=True)),
+        ("__of_a_newer_kafka", TopicDescription((partition(),), EVERYTHING, is_internal=True)),
+    ],
+)
+def test_an_internal_topic_is_red(name: str, description: TopicDescription | None) -> None:
+    """All was green, and the write failed with INVALID_TOPIC_EXCEPTION; or the first write was said to create it."""
+    topic = CheckedTopic(name, WRITES, description, SETTINGS, can_be_created=True)
+    (result,) = judge_topic(topic, network_config(), must_exist=False)
+    assert (result.check, result.light, result.subject) == ("topic", Light.RED, name)
+    assert result.finding == "is internal: only brokers write to it, and reject the rows of others"
+
+
 def test_a_topic_that_brokers_do_not_describe_is_red() -> None:
     for error in (DENIED, KafkaTimeoutError("no answer")):
         (result,) = judge_topic(CheckedTopic("t", WRITES, error, {}), network_config(), must_exist=False)

@@ -57,6 +57,10 @@ CASES: dict[str, tuple[Callable[[], Iterator[str]], str]] = {
     "falls behind": (STORIES["behind"], "The stream falls behind: a micro-batch took 3.* at first and .* lately"),
     "without a pause": (without_pause, "The stream rests for 1.2 % of the time only"),
     "commits are repeated": (repeated(), "1 micro-batch ran again: at least once means that those rows are in Kafka twice"),
+    "versions are repeated": (
+        lambda: (line(30 * at, batch=at, version=versions("committed" if at < 3 else "found")) for at in range(1, 4)),
+        "1 version ran again, and was in Kafka already: with deliveryGuarantee=exactly-once, readers with isolation.level=read_",
+    ),
     "rows are missing": (
         stream(skipped={"KAFKA_NULL_TOPIC_IN_DATA": 2}, dead_lettered={"KAFKA_INVALID_PARTITION": 1}),
         r"40 rows were skipped and 20 rows went to the dead letter topic \(<0\.1 %\), most of them with KAFKA_NULL_TOPIC_IN_DATA",
@@ -83,7 +87,7 @@ CASES: dict[str, tuple[Callable[[], Iterator[str]], str]] = {
     "commits take long": (stream(commit=2.0, version=versions("committed")), "Committing transactions takes 50 % of the time"),
     "versions were completed by another run": (
         stream(version=versions("rolled-forward")),
-        r"20 versions had been decided or committed by an earlier run \(20 rolled forward, 0 found there\)",
+        "20 versions had been decided by an earlier run, which ended before it had committed all: a later run did that and",
     ),
     "repetitions brought other rows": (
         stream(version=versions("found", other_rows=7)),
@@ -146,11 +150,17 @@ def test_the_finding_of_too_large_rows_has_another_remedy() -> None:
     assert finding.sentence.endswith("onRecordTooLarge decides what happens to them.")
 
 
-def test_repetitions_are_no_trouble_with_exactly_once() -> None:
-    finding = rule("commits are repeated").judge(query_of(repeated(version=versions("committed"))()))
-    assert finding is not None
-    assert not finding.is_trouble
-    assert "saw each row once" in finding.sentence
+@pytest.mark.parametrize("how", ["found", "superseded"])
+def test_an_ordinary_repetition_is_told_once_and_blames_no_driver(how: str) -> None:
+    """A write that a scheduler had repeated was told twice: in amber that a driver had died amid its work, in green that a
+    micro-batch had run again."""
+    lines = [line(30, batch=1, version=versions("committed")), line(60, batch=1, rows=0, version=versions(how))]
+    said = [each for each in findings.findings(query_of(iter(lines))) if "again" in each.sentence or "driver" in each.sentence]
+    assert [each.observation for each in said] == ["1 version ran again, and was in Kafka already"]
+    assert said[0].weight <= 0.5
+    lines = [line(30, query=None, batch=None, version=versions("committed"))]
+    lines += [line(60, query=None, batch=None, rows=0, version=versions(how))]
+    assert "driver" not in str(findings.findings(query_of(iter(lines))))
 
 
 def test_a_trend_needs_some_micro_batches() -> None:
@@ -247,6 +257,14 @@ def test_sentences_name_the_query_where_there_are_several() -> None:
     lines = [*stream(query="a")(), *stream(query="b", skipped={"KAFKA_X": 9})()]
     all_findings = top_findings(statistics_of(iter(lines)).by_rows())
     assert all_findings[0].observation.startswith("In query b, 180 rows were skipped")
+
+
+def test_batch_writes_are_no_query() -> None:
+    """Two streams and a batch write were "3 queries"."""
+    lines = [*stream(query="a")(), *stream(query="b")(), line(1, query=None, batch=None), line(2, query=None, batch=None)]
+    assert " in 2 queries and 2 writes" in top_findings(statistics_of(iter(lines)).by_rows())[0].sentence
+    lines = [*stream(query="a")(), *stream(query="b")(), *stream(query="c")()]
+    assert " in 3 queries" in top_findings(statistics_of(iter(lines)).by_rows())[0].sentence
 
 
 def test_every_option_that_a_sentence_names_exists() -> None:

@@ -144,9 +144,23 @@ def test_a_micro_batch_that_is_written_to_two_topics_did_not_run_again() -> None
 def test_exactly_once_writes_of_a_micro_batch_are_told_apart_by_their_owners() -> None:
     """A version that is found names no topic, as nothing is written; the writes of two owners may share one."""
     lines = [line(at, batch=1, version=VersionSummary(owner, 1, "committed", 0, 0)) for at, owner in enumerate("ab")]
-    assert query_of(*lines).repeated_count == 0
+    assert query_of(*lines).commits_in_words() == "1 micro-batch"
     repetition = line(9, batch=1, rows=0, partitions=[], version=VersionSummary("a", 1, "found", 2, 0))
-    assert query_of(*lines, repetition).repeated_count == 1
+    query = query_of(*lines, repetition)
+    assert query.commits_in_words() == "2 micro-batches"
+    assert (query.repeated_count, query.versions["found"]) == (0, 1)  # what it found says that it ran again
+
+
+def test_a_micro_batch_that_writes_twice_to_one_topic_did_not_run_again() -> None:
+    """foreachBatch may write two DataFrames to one topic: each micro-batch was said to be in Kafka twice, and counted twice."""
+    lines = [text for batch in range(5) for text in writes(batch, 10 * batch, "orders", "orders")]
+    query = query_of(*lines)
+    assert (query.repeated_count, query.commits_in_words()) == (0, "5 micro-batches")
+    assert query_of(*lines[:2]).repeated_count == 0
+    assert query_of(*lines[:3]).repeated_count == 0  # the second micro-batch still writes
+    assert query_of(*lines, *writes(4, 50, "orders", "orders")).repeated_count == 1
+    assert query_of(*lines, *writes(5, 50, "orders"), *writes(5, 60, "orders", "orders"), *writes(6, 70)).repeated_count == 1
+    assert query_of(*writes(0, 0, "orders"), *writes(1, 10, "orders"), *writes(1, 20, "orders")).repeated_count == 1
 
 
 def test_each_query_is_told_apart_and_batch_writes_are_one() -> None:

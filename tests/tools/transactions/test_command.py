@@ -72,7 +72,7 @@ def test_open_transactions_are_listed_oldest_first_and_those_that_ended_lately_l
     Writer(broker, name(task=3))  # has begun, and written nothing
     broker.clock.advance(12_000)
     assert call(console, "list", "--recent-minutes", "15") == 0
-    heading, form, *rows, another, last, empty, summary = console.said
+    heading, form, *rows, another, last, _, empty, summary = console.said
     assert heading.split() == ["TASK", "ATTEMPT", "STATE", "AGE", "TIME-OUT", "IN", "VERSION", "LAST", "DECISION", "PARTITIONS"]
     assert (form, another) == ("P-q-TASK-ATTEMPT", "P-another-TASK-ATTEMPT")
     first, second, begun, ended_lately = ([cell.strip() for cell in row.split("  ") if cell.strip()] for row in (*rows, last))
@@ -159,7 +159,34 @@ def test_lines_of_the_table_fit_into_a_shell(broker: FakeBroker, console: Script
         orphan(broker, name(owner, task, prefix="flights-to-kafka"), rows=6)
     assert call(console, "list", prefix="flights-to-kafka") == 0
     assert max(map(len, console.said)) <= 100
-    assert console.said[1] == f"flights-to-kafka-{owner}-TASK-ATTEMPT"
+    assert console.said[1:3] == [
+        f"flights-to-kafka-{owner}-TASK-ATTEMPT",
+        "(of query 8f0d2c1e-6f3b-4c66-9d6e-0d6ad6a4b1f2)",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("owner", "shown"),
+    [
+        ("orders%2Dto%2Dkafka", ["(of orders-to-kafka)"]),
+        ("%unnamed", ["(of writes without a name)"]),
+        ("8f0d2c1e6f3b4c669d6e0d6ad6a4b1f2", ["(of query 8f0d2c1e-6f3b-4c66-9d6e-0d6ad6a4b1f2)"]),
+        ("orders", []),
+    ],
+)
+def test_the_list_says_whose_an_id_is(owner: str, shown: list[str], broker: FakeBroker, console: ScriptedConsole) -> None:
+    """%2D for the dashes of txnAppId was not explained, and a query's id had lost its dashes: nobody found it in Spark's log."""
+    orphan(broker, name(owner))
+    assert call(console, "list") == 0
+    first_row = next(index for index, line in enumerate(console.said) if line.startswith("0 "))
+    assert console.said[1:first_row] == [f"P-{owner}-TASK-ATTEMPT", *shown]
+
+
+def test_a_version_that_is_not_known_is_explained(broker: FakeBroker, console: ScriptedConsole) -> None:
+    orphan(broker, name())
+    assert call(console, "list") == 0
+    note = "VERSION ?: no decision names the transaction; its task is at work, or its write ended before one"
+    assert console.said[-3:-1] == [note, ""]
 
 
 def test_the_version_is_shown_where_a_decision_names_the_transaction(broker: FakeBroker, console: ScriptedConsole) -> None:
