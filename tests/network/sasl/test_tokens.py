@@ -317,9 +317,10 @@ def test_a_callback_gets_the_options_and_extensions_go_along() -> None:
     assert token.extensions == {"c": "d"}
 
 
-def test_a_token_is_read_from_a_file(tmp_path: Path) -> None:
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig"])
+def test_a_token_is_read_from_a_file(tmp_path: Path, encoding: str) -> None:
     file = tmp_path / "a token"
-    file.write_text(f"\n{jwt(exp=5, sub='alice')}\n")
+    file.write_text(f"\n{jwt(exp=5, sub='alice')}\n", encoding=encoding)
     token = token_in_file(file.as_uri(), "sub")
     assert (token.value.reveal(), token.principal_name) == (jwt(exp=5, sub="alice"), "alice")
 
