@@ -143,7 +143,7 @@ class Errors:
     DUPLICATE_SEQUENCE_NUMBER = _row(46, FAIL, YES, "The broker has this batch already.")
     INVALID_PRODUCER_EPOCH = _row(47, FAIL, NO, "A newer producer has taken over, or a transaction timed out.")
     INVALID_TXN_STATE = _row(48, FAIL, NO, "The operation does not fit the transaction's state.")
-    INVALID_PRODUCER_ID_MAPPING = _row(49, FAIL, NO, "The producer id does not belong to this transactional id any more.")
+    INVALID_PRODUCER_ID_MAPPING = _row(49, FAIL, NO, "The coordinator knows another producer for this transactional id, or none.")
     INVALID_TRANSACTION_TIMEOUT = _row(50, FAIL, MAYBE, "The time-out exceeds the broker's transaction.max.timeout.ms.")
     CONCURRENT_TRANSACTIONS = _row(51, RETRY, NO, "Another operation on the same transaction is still in progress.")
     TRANSACTION_COORDINATOR_FENCED = _row(52, FAIL, MAYBE, "The coordinator that wrote the control record has been replaced.")

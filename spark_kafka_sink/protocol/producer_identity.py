@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 MAX_EPOCH = 32767
+LAST_USED_EPOCH = MAX_EPOCH - 1  # a coordinator follows it by epoch 0 of another producer id
 TRANSACTION_VERSION = "transaction.version"  # a finalized feature of brokers (KIP-890)
 FIRST_LEVEL_OF_V2 = 2
 

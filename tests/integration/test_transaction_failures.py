@@ -127,7 +127,7 @@ def coordinator_of(bootstrap_servers: str, transactional_id: str) -> int:
     return answer.node_id
 
 
-@pytest.mark.parametrize("version", [2, 1, pytest.param(0, marks=pytest.mark.matrix)])
+@pytest.mark.parametrize("version", [2, 1, 0])
 def test_a_coordinator_killed_in_the_middle_of_commits_loses_and_doubles_nothing(tmp_path: Path, version: int) -> None:
     """The killed broker leads partitions and coordinates the group now and then, too."""
     chance = random.Random(version)

@@ -81,6 +81,7 @@ _STEPS = {
     Errors.CLUSTER_AUTHORIZATION_FAILED: NextStep.FATAL,  # no IDEMPOTENT_WRITE: every batch would fail
     Errors.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: NextStep.FATAL,
     Errors.PRODUCER_FENCED: NextStep.FATAL,
+    Errors.INVALID_PRODUCER_ID_MAPPING: NextStep.FATAL,  # the leader has asked the coordinator: see transaction_errors.py
     Errors.UNSUPPORTED_VERSION: NextStep.FATAL,
 }
 _RULES: dict[ErrorCode, Callable[[BatchFacts], NextStep]] = {

@@ -5,8 +5,10 @@ retriable one is retried with back-off, any other is fatal, or abortable in an a
 retries, and a RequestSequencer acts on the other effects; nothing here has an effect. Source: the handlers of Kafka's
 TransactionManager, KIP-360 (epoch bumps), KIP-588 (fencing), KIP-890 and KIP-1050 (TRANSACTION_ABORTABLE).
 
-Softer than Java 4, as librdkafka is: INVALID_PRODUCER_ID_MAPPING ends the transaction, not the producer. The abort asks for a new
-epoch, and a producer that was replaced is fenced then. Offsets rejected for their topic or size also end only the transaction.
+A coordinator forgets a transactional id that was not used for a week, and with it who had the id last. A producer that gets
+INVALID_PRODUCER_ID_MAPPING may have been replaced before, and what it would write again may be committed (KAFKA-18019): it is
+fatal. After UNKNOWN_PRODUCER_ID, which leaders answer, the abort or a new epoch shows who has the id. Softer than Java 4, as
+librdkafka is: offsets rejected for their topic or size end only the transaction.
 """
 
 from __future__ import annotations
@@ -48,8 +50,10 @@ _FENCED_RULES = dict.fromkeys((Errors.PRODUCER_FENCED, Errors.INVALID_PRODUCER_E
 
 _COORDINATOR_RULES = _FIND_RULES | _FENCED_RULES | {Errors.TRANSACTION_ABORTABLE: ErrorEffect.ABORTABLE}
 
-_OPEN_TRANSACTION_RULES = _COORDINATOR_RULES | dict.fromkeys(
-    (Errors.UNKNOWN_PRODUCER_ID, Errors.INVALID_PRODUCER_ID_MAPPING), ErrorEffect.ABORTABLE_BY_BUMP
+_OPEN_TRANSACTION_RULES = (
+    _COORDINATOR_RULES
+    | {Errors.UNKNOWN_PRODUCER_ID: ErrorEffect.ABORTABLE_BY_BUMP}
+    | dict.fromkeys((Errors.INVALID_PRODUCER_ID_MAPPING, Errors.TRANSACTIONAL_ID_NOT_FOUND), ErrorEffect.FATAL)
 )
 
 TXN_ERROR_RULES: Mapping[ApiKey, Mapping[ErrorCode, ErrorEffect]] = {

@@ -36,7 +36,7 @@ from spark_kafka_sink.protocol.messages.txn_offset_commit import (
     TxnOffsetCommitRequestTopic,
 )
 from spark_kafka_sink.protocol.permissions import READ, to_grant
-from spark_kafka_sink.protocol.producer_identity import NO_PRODUCER, ProducerIdentity
+from spark_kafka_sink.protocol.producer_identity import LAST_USED_EPOCH, NO_PRODUCER, ProducerIdentity
 from spark_kafka_sink.protocol.schema import Request
 from spark_kafka_sink.protocol.topic_partition import TopicPartition
 
@@ -257,6 +257,16 @@ class InitProducerIdHandler(TxnRequestHandler):
         if not answer.error_code and (answer.producer_id < 0 or answer.producer_epoch < 0):
             where = f"{where}: no valid producer id in the answer: {answer.producer_id}, epoch {answer.producer_epoch}"
             yield from self._problems_of(invalid_error.number, where)
+        if not answer.error_code and self._was_forgotten(answer.producer_id):
+            where = f"{where}: producer id {answer.producer_id} instead of {self.identity.producer_id}"
+            yield from self._problems_of(Errors.INVALID_PRODUCER_ID_MAPPING.number, where)
+
+    def _was_forgotten(self, producer_id: int) -> bool:
+        """Whether the coordinator does not know the identity that was to be bumped, and has made a new one instead of an error:
+        the transactional id has expired, and another producer may have had it before that."""
+        if self.transactional_id is None or not self.identity.is_valid or self.identity.producer_epoch >= LAST_USED_EPOCH:
+            return False
+        return bool(producer_id != self.identity.producer_id)
 
     def succeed(self, answer: Any) -> None:
         self.on_received(ProducerIdentity(answer.producer_id, answer.producer_epoch))

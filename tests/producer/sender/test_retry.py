@@ -51,6 +51,7 @@ TABLE: list[tuple[ErrorCode, dict[str, Any], NextStep]] = [
     # fatal: no batch of this producer will fare better
     (Errors.CLUSTER_AUTHORIZATION_FAILED, {"is_idempotent": True}, FATAL),
     (Errors.PRODUCER_FENCED, {"is_idempotent": True}, FATAL),
+    (Errors.INVALID_PRODUCER_ID_MAPPING, {"is_idempotent": True}, FATAL),
     (Errors.UNSUPPORTED_VERSION, {}, FATAL),
     (Errors.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, {"is_idempotent": True}, FATAL),
     # out of order: a gap before this batch

@@ -7,7 +7,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from spark_kafka_sink.errors import FatalProducerError, ProducerFencedError
+from spark_kafka_sink.errors import FatalProducerError
 from spark_kafka_sink.protocol.api_keys import ApiKey
 from tests.producer.simulated_cluster import ClusterFate
 from tests.producer.transactions.transaction_steps import (
@@ -65,11 +65,13 @@ def test_a_batch_that_fails_during_the_abort_leaves_the_producer_usable() -> Non
     assert outcomes(application) == [KnownOutcome.ABORTED, KnownOutcome.COMMITTED]
 
 
-def test_a_producer_whose_id_was_replaced_hears_that_it_is_fenced() -> None:
+def test_a_producer_whose_producer_id_was_replaced_hears_that_it_has_ended() -> None:
     """Another producer had used up the last epoch of the id. abort_transaction() raised the coordinator's bare answer, and
     the producer was being aborted for ever."""
     application = play(2, Begin(), TWO_PARTITIONS, TakeOver(), Behave(20), End.ABORT, first_epoch=32765)
-    assert [type(error) for error in application.fatal] == [ProducerFencedError]
+    assert [(type(error), error.condition) for error in application.fatal] == [
+        (FatalProducerError, "KAFKA_INVALID_PRODUCER_ID_MAPPING")
+    ]
 
 
 @pytest.mark.parametrize("api", [ApiKey.ADD_PARTITIONS_TO_TXN, ApiKey.ADD_OFFSETS_TO_TXN], ids=lambda api: api.name)

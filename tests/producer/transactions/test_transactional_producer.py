@@ -749,6 +749,35 @@ def test_after_a_fatal_error_there_is_no_other_id(broker: FakeBroker, producer: 
         take(producer, "other")
 
 
+@pytest.mark.parametrize("writes", [True, False], ids=["rows", "offsets"])
+def test_a_producer_that_was_replaced_does_not_come_back_when_its_id_has_expired(broker: FakeBroker, writes: bool) -> None:
+    """A was replaced by B, and both rested until the coordinator had forgotten their id. A went on: it was told to abort, got a
+    new identity with the abort as if nobody had ever replaced it, committed rows that B had written, and B was fenced."""
+
+    def go_on(producer: KafkaProducer) -> None:
+        if writes:
+            write(producer, b"twice")
+        else:
+            producer.send_offsets_to_transaction({TopicPartition("single", 0): OffsetAndMetadata(1)}, GROUP)
+
+    with producer_of(broker) as replaced, producer_of(broker) as successor:
+        for producer, value in ((replaced, b"a"), (successor, b"b")):
+            producer.init_transactions()
+            with producer.transaction():
+                write(producer, value)
+        with broker.lock:
+            del broker.transactions.transactions[ID]
+        for producer in (replaced, successor, replaced):
+            with pytest.raises(FatalProducerError, match="INVALID_PRODUCER_ID_MAPPING"), producer.transaction():
+                go_on(producer)
+    with producer_of(broker) as fresh:
+        fresh.init_transactions()
+        with fresh.transaction():
+            write(fresh, b"c")
+    assert broker.committed_values("single") == [b"a", b"b", b"c"]
+    assert broker.offsets.committed("readers") == {}
+
+
 @pytest.mark.parametrize("wrong", ["", 1, "x" * 40_000])
 def test_an_id_that_no_request_can_carry_is_not_taken(producer: KafkaProducer, wrong: Any) -> None:
     with pytest.raises((TypeError, ValueError), match=r"transactional\.id"):

@@ -28,6 +28,7 @@ from spark_kafka_sink.protocol.api_keys import ApiKey
 from spark_kafka_sink.protocol.error_codes import ErrorCode, Errors
 from spark_kafka_sink.protocol.messages.produce import BatchIndexAndErrorMessage
 from spark_kafka_sink.protocol.producer_identity import MAX_EPOCH
+from tests.fakes.transaction_coordinator import State
 from tests.producer.harness import TOPIC, partition_answer, produce_response
 from tests.producer.transactions.transaction_stage import ID, TransactionStage
 
@@ -386,27 +387,46 @@ def test_an_abort_that_finds_no_coordinator_for_an_abortable_reason_is_fatal(sta
     assert isinstance(stage.settle(abort), FatalProducerError)
 
 
-@pytest.mark.parametrize("error", [Errors.UNKNOWN_PRODUCER_ID, Errors.INVALID_PRODUCER_ID_MAPPING], ids=str)
+@pytest.mark.parametrize("is_known", [True, False], ids=["known", "expired"])
 @pytest.mark.parametrize("kind", ENDS, ids=lambda kind: kind.name)
-def test_a_coordinator_that_forgot_the_producer_gives_it_a_new_epoch_with_the_abort(
-    stage: TransactionStage, kind: CalledMethod, error: ErrorCode
+def test_a_producer_that_is_said_to_be_unknown_asks_for_the_next_epoch(
+    stage: TransactionStage, kind: CalledMethod, is_known: bool
 ) -> None:
-    """Nothing is left to end. The abort failed, and neither it nor anything else was possible any more: close() took minutes."""
-    del stage.cluster.transactions.transactions[ID]
+    """The abort failed, and neither it nor anything else was possible any more: close() took minutes. The coordinator that knows
+    the producer gives it an epoch. Where the id has expired, it gives another producer id, as if it had never been used: whether
+    another producer has written under it meanwhile, nobody knows any more."""
+    if not is_known:
+        del stage.cluster.transactions.transactions[ID]
+    else:
+        stage.cluster.transactions.transactions[ID].state = State.COMPLETE_ABORT
     ends = [CalledMethod.COMMIT, CalledMethod.ABORT] if kind is CalledMethod.COMMIT else [CalledMethod.ABORT]
-    stage.fail_next(ApiKey.END_TXN, error, times=len(ends))
+    stage.fail_next(ApiKey.END_TXN, Errors.UNKNOWN_PRODUCER_ID, times=len(ends))
     if kind is CalledMethod.COMMIT:
         commit_error = stage.settle(stage.post(CalledMethod.COMMIT))
         assert isinstance(commit_error, AbortableTransactionError)
-        assert error.name in str(commit_error)
-    stage.call(CalledMethod.ABORT)
+        assert "UNKNOWN_PRODUCER_ID" in str(commit_error)
+    error = stage.settle(stage.post(CalledMethod.ABORT))
     assert len(stage.requests_of(ApiKey.INIT_PRODUCER_ID)) == 2
-    goes_on(stage)
+    if is_known:
+        assert error is None
+        goes_on(stage)
+    else:
+        assert isinstance(error, FatalProducerError)
+        assert error.condition == "KAFKA_INVALID_PRODUCER_ID_MAPPING"
+        assert "producer id 1001 instead of 1000" in str(error)
+
+
+@pytest.mark.parametrize("kind", ENDS, ids=lambda kind: kind.name)
+def test_an_end_that_finds_another_producer_or_none_under_its_id_is_fatal(stage: TransactionStage, kind: CalledMethod) -> None:
+    stage.fail_next(ApiKey.END_TXN, Errors.INVALID_PRODUCER_ID_MAPPING)
+    error = stage.settle(stage.post(kind))
+    assert isinstance(error, FatalProducerError)
+    assert error.condition == "KAFKA_INVALID_PRODUCER_ID_MAPPING"
 
 
 @pytest.mark.parametrize("is_replaced", [False, True], ids=["forgotten", "replaced"])
-def test_a_leader_that_finds_the_producer_unknown_makes_the_transaction_abortable(is_replaced: bool) -> None:
-    """In version 2 the leader asks the coordinator. Java's producer is fatal then; here the abort asks who is right."""
+def test_a_leader_whose_coordinator_does_not_know_the_producer_ends_it(is_replaced: bool) -> None:
+    """In version 2 the leader asks the coordinator."""
     stage = TransactionStage(2)
     stage.begin()
     stage.write(b"a")
@@ -417,13 +437,11 @@ def test_a_leader_that_finds_the_producer_unknown_makes_the_transaction_abortabl
         del transactions[ID]
     stage.send(b"b")
     reject(stage, Errors.INVALID_PRODUCER_ID_MAPPING)
-    assert isinstance(stage.settle(stage.post(CalledMethod.COMMIT)), AbortableTransactionError)
-    error = stage.settle(stage.post(CalledMethod.ABORT))
-    if is_replaced:
-        assert isinstance(error, ProducerFencedError)
-    else:
-        assert error is None
-        goes_on(stage)
+    for kind in ENDS:
+        error = stage.settle(stage.post(kind))
+        assert isinstance(error, FatalProducerError)
+        assert error.condition == "KAFKA_INVALID_PRODUCER_ID_MAPPING"
+    assert stage.requests_of(ApiKey.END_TXN) == []
 
 
 @pytest.mark.parametrize("error", [Errors.PRODUCER_FENCED, Errors.INVALID_PRODUCER_EPOCH], ids=str)
@@ -542,11 +560,10 @@ def test_a_producer_that_is_fenced_while_its_epoch_is_raised_says_so(error: Erro
     assert isinstance(stage.settle(stage.post(CalledMethod.BEGIN)), ProducerFencedError)
 
 
-@pytest.mark.parametrize("error", [Errors.UNKNOWN_PRODUCER_ID, Errors.INVALID_PRODUCER_ID_MAPPING], ids=str)
-def test_partitions_refused_for_the_producer_raise_the_epoch_without_an_end(error: ErrorCode) -> None:
+def test_partitions_refused_for_the_producer_raise_the_epoch_without_an_end() -> None:
     stage = TransactionStage(1)
     stage.begin()
-    stage.fail_next(ApiKey.ADD_PARTITIONS_TO_TXN, error)
+    stage.fail_next(ApiKey.ADD_PARTITIONS_TO_TXN, Errors.UNKNOWN_PRODUCER_ID)
     stage.send(b"a")
     stage.run(2)
     assert stage.manager.state is SequencerState.ABORTABLE_ERROR
