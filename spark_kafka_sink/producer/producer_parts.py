@@ -81,8 +81,8 @@ class ProducerParts:
         self.sender = Sender(parts, gatherer)
         self.caller_side: CallerSide | None = None
         if isinstance(sequencer, TransactionManager):
-            record_time = metrics.transaction_called
-            self.caller_side = CallerSide(sequencer, gatherer.encode_all, client.wakeup, clock, config.max_block_ms, record_time)
+            for_errors = (metrics.transaction_called, metadata.last_trouble)
+            self.caller_side = CallerSide(sequencer, gatherer.encode_all, client.wakeup, clock, config.max_block_ms, *for_errors)
 
     def rows_unbatched(self, topic: str, row_count: int, error: KafkaError) -> None:
         """Count rows that got into no batch. The transaction that they belong to, if any, cannot be committed any more."""

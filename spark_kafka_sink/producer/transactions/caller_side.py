@@ -35,6 +35,7 @@ class CallerSide:
     clock: Clock
     max_block_ms: int  # how long each call may wait
     record_call_time: Callable[[CalledMethod, int], None]  # called with method and nanoseconds of each call, for metrics
+    last_trouble: Callable[[int], str | None]  # why brokers have not answered since a time of Clock.now_ms
 
     def __post_init__(self) -> None:
         # Guards _is_open, _begin_calls, _writers and _pending. begin() opens without it: no other call is possible then.
@@ -156,7 +157,8 @@ class CallerSide:
             self.wake_sender()
             try:
                 if not call.wait(max(0, deadline_ms - self.clock.now_ms())):
-                    raise self._timeout_error(call.method, self.manager.delay_reason(call))
+                    broker_trouble = self.last_trouble(deadline_ms - self.max_block_ms)
+                    raise self._timeout_error(call.method, self.manager.delay_reason(call, broker_trouble))
             finally:
                 self.record_call_time(call.method, self.clock.now_ns() - started_ns)
         if call.error is not None and (error := call.outcome()) is not None:

@@ -160,12 +160,17 @@ class TransactionManager(NumberingSequencer):
     def is_at_rest(self) -> bool:
         return self.state in ALLOWED_STATES[CalledMethod.USE_ID]
 
-    def delay_reason(self, call: TransactionalCall) -> str:
-        """Why the call has not ended yet, for the error of a caller who waited."""
-        request = self.requests.delay_reason()
-        if request or call.is_taken:
-            return request or f"the producer is {self.state.value}, and batches are not acknowledged yet"
-        return "the producer's thread has not come to it yet"
+    def delay_reason(self, call: TransactionalCall, broker_trouble: str | None = None) -> str:
+        """Why the call has not ended yet, for the error of a caller who waited. `broker_trouble`: what Metadata knows of it."""
+        request, troubles = self.requests.delay_reason(), [broker_trouble]
+        if request:
+            troubles.insert(0, self.requests.last_trouble)
+        elif call.is_taken:
+            request = f"the producer is {self.state.value}, and batches are not acknowledged yet"
+        else:
+            request = "the producer's thread has not come to it yet"
+        trouble = "; ".join(filter(None, troubles))
+        return f"{request}; last trouble: {trouble}" if trouble else request
 
     @property
     def prepared_transaction(self) -> PreparedTransaction:

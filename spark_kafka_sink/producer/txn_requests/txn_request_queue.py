@@ -63,7 +63,7 @@ class TxnRequestQueue:
         self._queue: list[tuple[int, int, TxnRequestHandler]] = []  # a heap: priority, then the order of arrival
         self._numbers = count()
         self._in_flight: TxnRequestHandler | None = None
-        self._trouble = ""  # why the last retry was needed
+        self.last_trouble = ""  # why the last retry was needed; any thread may read it
 
     def enqueue(self, request: TxnRequestHandler) -> None:
         """Queue a request behind the others of its priority. A retry gets the place back that it had among them."""
@@ -86,8 +86,7 @@ class TxnRequestQueue:
         request = self._in_flight or (first_entries[0][2] if first_entries else None)
         if request is None:
             return ""
-        trouble = f"; last trouble: {self._trouble}" if self._trouble else ""
-        return f"{request.NAME} to {request.coordinator or 'any broker'} is not answered yet{trouble}"
+        return f"{request.NAME} to {request.coordinator or 'any broker'} is not answered yet"
 
     def drop_all(self, error: KafkaError) -> None:
         """Drop all requests, also the one in flight, whose answer is ignored. The calls that wait for them get `error`."""
@@ -184,7 +183,7 @@ class TxnRequestQueue:
         self._in_flight, request.version = None, response.version
         if response.was_disconnected:
             logger.debug("! node %d: %r was lost with the connection", request.node_id, request)
-            self._trouble = f"the connection to node {request.node_id} was lost"
+            self.last_trouble = f"the connection to node {request.node_id} was lost"
             self._forget_coordinator_of(request)
             request.note_unknown_outcome()
             self.retry(request)
@@ -200,7 +199,7 @@ class TxnRequestQueue:
         """Handle an error of this code. What the coordinator knows is not known then. The sequencer decides what follows."""
         logger.exception("! %r: failed", request)
         self._in_flight = None
-        self._trouble = repr(error)
+        self.last_trouble = repr(error)
         internal_error = KafkaError(f"{request!r} failed: {error!r}", condition="KAFKA_INTERNAL_ERROR")
         self._sequencer.handle_broken_request(request, internal_error)
 
@@ -208,7 +207,7 @@ class TxnRequestQueue:
         problem = next(request.errors(answer), None)
         if problem is None:
             logger.debug("< node %d: %r is done", request.node_id, request)
-            self._trouble = ""
+            self.last_trouble = ""
             request.succeed(answer)
             if request.completes_call:
                 request.settle()
@@ -219,9 +218,9 @@ class TxnRequestQueue:
         if problem.effect is ErrorEffect.FIND_COORDINATOR or problem.error == Errors.UNKNOWN_SERVER_ERROR:
             request.note_unknown_outcome()  # a coordinator that moves may have recorded the request before
         if problem.effect in (ErrorEffect.RETRY, ErrorEffect.FIND_COORDINATOR):
-            self._trouble = f"{problem.where}: {problem.error}"
+            self.last_trouble = f"{problem.where}: {problem.error}"
             if problem.error == Errors.UNKNOWN_TOPIC_OR_PARTITION and not request.attempt_count:
-                logger.warning("! %s. Trying again for max.block.ms: it may be created meanwhile", self._trouble)
+                logger.warning("! %s. Trying again for max.block.ms: it may be created meanwhile", self.last_trouble)
             self.retry(request, request.max_backoff_ms(problem.error))
         else:
             self._sequencer.handle_rejected_request(request, problem)
@@ -233,7 +232,7 @@ class TxnRequestQueue:
     def retry(self, request: TxnRequestHandler, max_ms: int | None = None) -> None:
         """Queue the request again, after a back-off that grows with the attempts, or after at most `max_ms`."""
         if isinstance(request, InitProducerIdHandler) and request.transactional_id is None:
-            logger.info("! no producer id yet, trying again: %s", self._trouble)
+            logger.info("! no producer id yet, trying again: %s", self.last_trouble)
         delay_ms = self._backoff.backoff_ms(request.attempt_count) if max_ms is None else min(max_ms, self._retry_backoff_ms)
         request.attempt_count += 1
         request.not_before_ms = self._clock.now_ms() + delay_ms

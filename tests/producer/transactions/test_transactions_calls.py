@@ -5,6 +5,7 @@ Over real sockets against FakeBroker, for transactions of version 1 and of versi
 
 from __future__ import annotations
 
+import re
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -150,6 +151,46 @@ def test_init_keeps_within_its_time_while_nobody_answers() -> None:
             producer.init_transactions()
         text, calls = str(raised.value), calls + 1
     assert "any broker" in text
+    producer.close(0)
+
+
+def text_of_time_out(producer: KafkaProducer, call: Callable[[KafkaProducer], object], expected: str) -> str:
+    """The error of a call that is made again until its text has what is expected: a busy machine comes to it late."""
+    text = ""
+    for _ in range(300):
+        with hurried(producer), pytest.raises(TransactionTimeoutError) as raised:
+            call(producer)
+        text = str(raised.value)
+        if expected in text:
+            return text
+    raise AssertionError(text)
+
+
+def test_a_call_that_runs_out_of_time_names_the_broker_that_cannot_be_reached(broker: FakeBroker) -> None:
+    """A broker whose advertised name does not resolve: the error said only that FindCoordinator was not answered yet, where that
+    of a row says why."""
+    broker.hosts = dict.fromkeys(range(2), "no-such-host.invalid")
+    producer = producer_of(broker)
+    text = text_of_time_out(producer, KafkaProducer.init_transactions, "no-such-host.invalid")
+    assert re.search(
+        r"init_transactions\(\) has not ended within max\.block\.ms=100: FindCoordinator to any broker is not answered yet;"
+        r" last trouble: no-such-host\.invalid:\d+: .+\. Call init_transactions\(\) again",
+        text,
+    ), text
+    producer.close(0)
+
+
+def test_a_commit_that_runs_out_of_time_names_the_brokers_that_cannot_be_reached(broker: FakeBroker) -> None:
+    producer = producer_of(broker)
+    producer.init_transactions()
+    producer.begin_transaction()
+    write(producer, b"a").result(WAIT_MS)
+    for node in range(2):
+        broker.stop_node(node)
+    text = text_of_time_out(producer, KafkaProducer.commit_transaction, "refused")
+    assert re.search(
+        r"is not answered yet; last trouble: .*127\.0\.0\.1:\d+: .*refused.*Call commit_transaction\(\) again", text
+    ), text
     producer.close(0)
 
 

@@ -207,4 +207,4 @@ def caller_side_of(stage: TransactionStage, sender_works: Callable[[], object]) 
         sender_works()
         sys.setprofile(profiler)
 
-    return CallerSide(stage.manager, lambda _: True, wake_sender, stage.clock, 1_000, lambda *_: None)
+    return CallerSide(stage.manager, lambda _: True, wake_sender, stage.clock, 1_000, lambda *_: None, lambda _: None)
