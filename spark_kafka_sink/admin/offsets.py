@@ -78,7 +78,10 @@ class FetchOffsets(Operation[OffsetsToFetch, dict[TopicPartition, CommittedOffse
         item_text = self.describe(item)
         if group is None:
             raise missing_answer_error(item_text)
-        self.check(Errors.for_code(group.error_code), item, item.group_id)
+        error = Errors.for_code(group.error_code)
+        if error == Errors.GROUP_ID_NOT_FOUND:
+            return {}  # of a group without offsets, some brokers that are not Apache's say so
+        self.check(error, item, item.group_id)
         answers = [(topic.name, partition) for topic in group.topics for partition in topic.partitions]
         offsets = {TopicPartition(topic, partition.partition_index): partition for topic, partition in answers}
         for partition, offset in offsets.items():

@@ -30,7 +30,9 @@ class GroupPermissions(Operation[str, "frozenset[AclOperation] | None"]):
 
     def judge(self, item: str, answer: DescribeGroupsResponse, version: int) -> frozenset[AclOperation] | None:  # noqa: ARG002
         group = self.require_answer(item, (each for each in answer.groups if each.group_id == item))
-        self.check(Errors.for_code(group.error_code), item, item)
+        error = Errors.for_code(group.error_code)
+        if error != Errors.GROUP_ID_NOT_FOUND:
+            self.check(error, item, item)
         return authorized_operations(group.authorized_operations)
 
     def describe(self, item: str) -> str:

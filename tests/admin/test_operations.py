@@ -77,7 +77,7 @@ OPERATIONS: list[tuple[Operation[Any, Any], Any]] = [
 ]
 UNKNOWN_TOPIC = Errors.UNKNOWN_TOPIC_OR_PARTITION
 OTHER_PRODUCER = (Errors.INVALID_PRODUCER_EPOCH, Errors.INVALID_PRODUCER_ID_MAPPING, Errors.PRODUCER_FENCED)
-# What is no failure of the item: an id that nobody has used, or that another producer has, a partition that does not exist.
+# What is no failure of the item: an id that nobody has used, or that another producer has; no such partition or group.
 KNOWN_ANSWERS = {
     *((TakeOver, error) for error in OTHER_PRODUCER),
     (DescribeTransactions, Errors.TRANSACTIONAL_ID_NOT_FOUND),
@@ -85,8 +85,14 @@ KNOWN_ANSWERS = {
     (DescribeTopic, UNKNOWN_TOPIC),
     (MayWriteToId, Errors.INVALID_PRODUCER_ID_MAPPING),
     (AddPartitions, UNKNOWN_TOPIC),
+    *((operation, Errors.GROUP_ID_NOT_FOUND) for operation in (FetchOffsets, FetchStableOffsets, GroupPermissions)),
 }
-RESULTS: dict[type, object] = {MayWriteToId: True, AddPartitions: frozenset({PARTITION})}  # of these; None of the others
+RESULTS: dict[tuple[type, ErrorCode], object] = {  # of these; None of the others
+    (MayWriteToId, Errors.INVALID_PRODUCER_ID_MAPPING): True,
+    (AddPartitions, UNKNOWN_TOPIC): frozenset({PARTITION}),
+    (FetchOffsets, Errors.GROUP_ID_NOT_FOUND): {},
+    (FetchStableOffsets, Errors.GROUP_ID_NOT_FOUND): {},
+}
 FINAL_THOUGH_RETRIABLE = {(each, UNKNOWN_TOPIC) for each in (CommitOffsets, FindLeaders, DescribeTopicConfigs)}
 UNKNOWN = Errors.for_code(999)
 
@@ -124,7 +130,7 @@ def test_every_error_is_retried_or_is_named(operation: Operation[Any, Any], item
             assert error.is_retriable
             assert result.error == error
         elif not isinstance(result, KafkaError):
-            assert result == RESULTS.get(type(operation))
+            assert result == RESULTS.get((type(operation), error))
             assert (type(operation), error) in KNOWN_ANSWERS
         else:
             assert not error.is_retriable or (type(operation), error) in FINAL_THOUGH_RETRIABLE

@@ -482,6 +482,19 @@ def test_offsets_of_many_groups_are_fetched_from_their_coordinators(cluster: Clu
     assert len(requests) == len(groups) + 2 if version < 8 else len(requests) <= NODES + 2
 
 
+@pytest.mark.parametrize("version", [7, 9])
+def test_a_group_that_does_not_exist_has_no_offsets(cluster: Cluster, version: int) -> None:
+    """Apache's brokers answer with no offset. Others say GROUP_ID_NOT_FOUND, and the first exactly-once write of a prefix, which
+    looks for a decision and for markers that nobody has written yet, failed there."""
+    broker = cluster(versions={ApiKey.OFFSET_FETCH: (2, version), ApiKey.FIND_COORDINATOR: (0, 3 if version < 8 else 5)})
+    broker.offsets.rejects_unknown = True
+    with client_of(broker) as client:
+        client.commit_offsets("g", {partition(): (7, "")})
+        for partitions in ([partition()], None):
+            offsets = client.fetch_offsets({"g": partitions, "nobody": partitions}, True)
+            assert offsets == {"g": {partition(): CommittedOffset(7)}, "nobody": {}}
+
+
 def test_offsets_of_an_open_transaction_are_waited_for_only_when_asked_to(cluster: Cluster) -> None:
     broker = cluster()
     writer = Writer(broker, "P")

@@ -13,7 +13,7 @@ from tests.exactly_once.stepwise_writes import DriverRun
 from tests.fakes.fake_broker import FakeBroker
 
 
-@pytest.fixture(params=[2, 1], ids=["TV2", "TV1"])
+@pytest.fixture(params=[2, 1, 0], ids=["TV2", "TV1", "TV0"])
 def broker(request: pytest.FixtureRequest) -> Iterator[FakeBroker]:
     with FakeBroker(nodes=2, topics={TOPIC: 1, TRANSACTION_LOG: 50}) as broker:
         broker.set_transaction_version(request.param)

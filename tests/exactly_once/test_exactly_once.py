@@ -34,6 +34,13 @@ def test_rows_are_visible_once_the_version_is_committed_and_not_before(broker: F
     assert open_transactions(broker) == []
 
 
+def test_a_prefix_is_used_for_the_first_time_where_brokers_reject_unknown_groups(broker: FakeBroker, run: Runs) -> None:
+    broker.offsets.rejects_unknown = True
+    assert run("r1").write_version(0, ["a"], []).how is HowCommitted.COMMITTED
+    assert run("r2").write_version(1, ["b"]).how is HowCommitted.COMMITTED
+    assert visible_rows(broker) == ["a", "b"]
+
+
 def test_versions_of_a_run_follow_each_other_under_the_same_ids(broker: FakeBroker, run: Runs) -> None:
     first = run("r1")
     for version in range(4):

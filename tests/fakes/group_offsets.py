@@ -79,6 +79,7 @@ class GroupOffsets:
     ) -> None:
         self.groups: dict[str, Group] = {}
         self.max_metadata_bytes = max_metadata_bytes
+        self.rejects_unknown = False  # answers GROUP_ID_NOT_FOUND to OffsetFetch of a group without offsets, as Apache's do not
         self._coordinator = coordinator
         self._exists = exists
         self._next_position = 0
@@ -168,6 +169,8 @@ class GroupOffsets:
     ) -> OffsetFetchResponseGroup:
         if not is_mine(group_id):
             return OffsetFetchResponseGroup(group_id=group_id, error_code=Errors.NOT_COORDINATOR.number)
+        if self.rejects_unknown and not self.groups.get(group_id, Group()).offsets:
+            return OffsetFetchResponseGroup(group_id=group_id, error_code=Errors.GROUP_ID_NOT_FOUND.number)
         group = self.groups.get(group_id, Group())
         if topics is None:
             partitions: Iterable[TopicPartition] = sorted(group.offsets)  # without offsets that are only pending
