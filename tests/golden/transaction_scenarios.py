@@ -519,6 +519,20 @@ def lists(steps: Steps) -> None:
     steps.end(ongoing, commit=True)
 
 
+def requests_of_version_2_at_any_level(steps: Steps) -> None:
+    """At level 0 a coordinator cannot log what they ask for. It is busy with it for ever."""
+    empty, writer = steps.new_producer(), steps.new_producer()
+    if not steps.end(empty, commit=False, version=5, adopt=False):
+        steps.await_end(empty)
+    if not steps.produce(writer, version=12):
+        steps.end(writer, commit=True, version=5, adopt=False)
+        steps.await_end(writer)
+    for producer in (empty, writer):
+        steps.describe(producer)
+        for _ in range(2):
+            steps.init(producer, settle=False)
+
+
 SCENARIOS = (
     a_task_leaves_its_transaction_to_the_driver,
     one_transaction_follows_another,
@@ -528,7 +542,9 @@ SCENARIOS = (
     plain_offsets,
     continuing_with_the_same_identity,
     lists,
+    requests_of_version_2_at_any_level,
 )
+LEVELS = (0, 1, 2)
 
 
 def run(scenario: Callable[[Steps], None], client: Client, *, pass_time: Callable[[], None], level: int) -> list[list[Any]]:
@@ -551,7 +567,7 @@ def run_on_kafka(directory: Path, level: int) -> dict[str, list[list[Any]]]:
 
 def record() -> None:
     traces = {}
-    for level in (1, 2):
+    for level in LEVELS:
         with tempfile.TemporaryDirectory() as directory:
             traces[str(level)] = run_on_kafka(Path(directory), level)
     lines = [
