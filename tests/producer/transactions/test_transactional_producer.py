@@ -811,3 +811,28 @@ def test_brokers_that_are_upgraded_between_two_transactions_bump_the_epoch_once(
         assert broker.committed_values("single") == [b"a", b"b", b"c", b"d"]
         assert broker.violations == []
         assert len(broker.requests_of(ApiKey.INIT_PRODUCER_ID)) == 2
+
+
+def test_version_2_is_taken_up_only_when_the_coordinator_itself_has_told_it() -> None:
+    """Brokers hear of a raised level one after the other. A coordinator that is behind, at level 0, cannot log what leaders ask
+    of it for a transaction of version 2."""
+    with FakeBroker(nodes=2, topics={"orders": 2}, transaction_version=0) as broker, producer_of(broker) as producer:
+        coordinator = broker.coordinators.node_of(KeyType.TRANSACTION, ID)
+        leaders = {partition.leader: index for index, partition in enumerate(broker.topics["orders"].partitions)}
+
+        def end_versions(other_node: int) -> set[int]:
+            """Of a few transactions, after a new connection to this node."""
+            broker.drop_connections(other_node)
+            done = len(broker.requests_of(ApiKey.END_TXN))
+            for _ in range(3):
+                with producer.transaction():
+                    write(producer, b"a", topic="orders", partition=leaders[other_node])
+            return {request.header.api_version for request in broker.requests_of(ApiKey.END_TXN)[done:]}
+
+        producer.init_transactions()
+        assert end_versions(1 - coordinator) == {4}
+        broker.set_transaction_version(2)
+        assert end_versions(1 - coordinator) == {4}
+        assert end_versions(coordinator) == {4, 5}
+        assert end_versions(1 - coordinator) == {5}
+    assert broker.violations == []
