@@ -1,4 +1,4 @@
-"""`python -m jobs.transactions`: lists the open transactions of exactly-once writes, and aborts or commits them."""
+"""`python -m jobs.transactions`: lists the open transactions of exactly-once writes, ends them, and repairs what hangs."""
 
 from __future__ import annotations
 

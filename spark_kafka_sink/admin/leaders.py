@@ -5,12 +5,13 @@ Two answers of DescribeProducers that differ in a producer's last sequence numbe
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
-from spark_kafka_sink.admin.operation import Operation, failure, missing_answer_error
+from spark_kafka_sink.admin.operation import Ask, Leader, Operation, failure, missing_answer_error
+from spark_kafka_sink.admin.question import Question
 from spark_kafka_sink.errors import KafkaError, printable
 from spark_kafka_sink.network.cluster import Node
 from spark_kafka_sink.protocol.api_keys import ApiKey
@@ -30,6 +31,8 @@ from spark_kafka_sink.protocol.messages.list_offsets import (
 from spark_kafka_sink.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
 from spark_kafka_sink.protocol.permissions import DESCRIBE
 from spark_kafka_sink.protocol.topic_partition import TopicPartition
+
+T = TypeVar("T")
 
 _MAX_TOPICS_PER_LOOK = 200
 _MAX_PARTITIONS_PER_REQUEST = 2_000  # of ListOffsets: the answer has at most 300 bytes for each
@@ -65,10 +68,24 @@ class FindLeaders(Operation[str, dict[int, Node | None]]):
         return f"Metadata of topic {printable(item)}"
 
 
+def sorted_leaders(leaders: Mapping[int, Node | None]) -> list[int]:
+    """The leaders' node ids in the order of partitions, -1 where there is none."""
+    return [-1 if leader is None else leader.id for _, leader in sorted(leaders.items())]
+
+
 def unknown_partition_error(partition: TopicPartition) -> KafkaError:
     """The error for a partition that the answer to FindLeaders does not contain."""
     item_text = f"{FindLeaders().describe(partition.topic)}, partition {printable(partition)}"
     return failure(Errors.UNKNOWN_TOPIC_OR_PARTITION, item_text, partition.topic)
+
+
+def question_for_leaders(
+    operation: Operation[TopicPartition, T], partitions: Iterable[TopicPartition]
+) -> Question[dict[TopicPartition, T | KafkaError]]:
+    """A question for the leaders of partitions. The answer has, by partition, the result or the error why there is none."""
+    names = list(dict.fromkeys(partitions))
+    asks = [Ask(Leader(name), operation, name) for name in names]
+    return Question(asks, lambda outcomes: dict(zip(names, outcomes, strict=True)), reads_errors=True)
 
 
 class ActiveProducer(NamedTuple):

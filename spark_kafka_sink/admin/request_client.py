@@ -10,7 +10,7 @@ max.in.flight.requests.per.connection requests at a time; an ask that failed is 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import islice
 from typing import Any, TypeVar
 
@@ -118,9 +118,17 @@ class RequestClient:
         Metadata is fetched again meanwhile, as brokers or leaders may have changed.
         """
         self._access.metadata.request_update("what was asked for is elsewhere")
-        deadline_ms = self.clock.now_ms() + min(self._access.backoff_ms(failure_count), max_wait_ms)
+        self.pause(min(self._access.backoff_ms(failure_count), max_wait_ms))
+
+    def pause(self, wait_ms: int) -> None:
+        """Wait, and serve connections meanwhile."""
+        deadline_ms = self.clock.now_ms() + wait_ms
         while (left_ms := deadline_ms - self.clock.now_ms()) > 0:
             self._access.network.poll(left_ms, self.clock.now_ms())
+
+    def finalized_features(self) -> tuple[int, Mapping[str, int]]:
+        """The epoch and the levels of the cluster's finalized features, as the brokers that have answered say."""
+        return self._access.network.finalized_features()
 
     def known_brokers(self) -> list[int]:
         """The node ids of all brokers in the latest metadata; empty before the first metadata."""

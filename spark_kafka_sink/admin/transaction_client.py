@@ -29,7 +29,14 @@ from typing import Any, Generic, NamedTuple, TypeVar
 
 from spark_kafka_sink.admin.brokers import DescribeBrokerConfig, FindCoordinator, SupportedFeature
 from spark_kafka_sink.admin.cluster_access import ClusterAccess
-from spark_kafka_sink.admin.leaders import ActiveProducer, DescribeProducers, FindLeaders, ListEndOffset
+from spark_kafka_sink.admin.leaders import (
+    ActiveProducer,
+    DescribeProducers,
+    FindLeaders,
+    ListEndOffset,
+    question_for_leaders,
+    sorted_leaders,
+)
 from spark_kafka_sink.admin.offsets import (
     CommitOffsets,
     CommittedOffset,
@@ -38,7 +45,7 @@ from spark_kafka_sink.admin.offsets import (
     OffsetsToCommit,
     OffsetsToFetch,
 )
-from spark_kafka_sink.admin.operation import ANY_BROKER, Ask, Broker, Leader, Operation
+from spark_kafka_sink.admin.operation import ANY_BROKER, Ask, Broker
 from spark_kafka_sink.admin.question import Question, Reply
 from spark_kafka_sink.admin.request_client import RequestClient
 from spark_kafka_sink.admin.transaction_operations import (
@@ -63,7 +70,7 @@ from spark_kafka_sink.network.cluster import Node
 from spark_kafka_sink.network.coordinators import CoordinatorKey
 from spark_kafka_sink.protocol.messages.find_coordinator import FIRST_VERSION_WITH_KEYS, KeyType
 from spark_kafka_sink.protocol.messages.list_offsets import IsolationLevel
-from spark_kafka_sink.protocol.producer_identity import PreparedTransaction, ProducerIdentity
+from spark_kafka_sink.protocol.producer_identity import PreparedTransaction, ProducerIdentity, speaks_transactions_v2
 from spark_kafka_sink.protocol.topic_partition import TopicPartition
 
 FENCING_TRANSACTION_TIMEOUT_MS = 30_000  # or less, where brokers take no more; see FenceProducer
@@ -129,6 +136,20 @@ class TransactionClient:
 
     def _timeout_or_default(self, timeout_ms: int | None) -> int:
         return self._default_timeout_ms if timeout_ms is None else timeout_ms
+
+    def pause(self, wait_ms: int) -> None:
+        """Wait, and serve the connections meanwhile."""
+        self._requests.pause(wait_ms)
+
+    @property
+    def clock(self) -> Clock:
+        """The clock of all time-outs."""
+        return self._requests.clock
+
+    @property
+    def default_timeout_ms(self) -> int:
+        """max.block.ms of the configuration."""
+        return self._default_timeout_ms
 
     def ask(self, question: Question[T], *, timeout_ms: int | None = None) -> T:
         """The answer to a question that a method of this client has made. Raises what that method says."""
@@ -198,7 +219,8 @@ class TransactionClient:
         deadline_ms = self._deadline_ms(timeout_ms)
         failures, missing = begin_again(transactions, lambda asks: self._requests.ask(asks, self._left_ms(deadline_ms)))
         # Also after a failure: another request may have begun the transaction, and its time-out would end it in the other way.
-        to_end = [each.transaction for each in transactions if not _is_not_open(failures.get(each.transaction.transactional_id))]
+        not_open_ids = {name for name, outcome in failures.items() if outcome.end is TransactionEnd.NOT_OPEN}
+        to_end = [each.transaction for each in transactions if each.transaction.transactional_id not in not_open_ids]
         outcomes = self.end_transactions(to_end, commit, timeout_ms=self._left_ms(deadline_ms)) | failures
         return {name: replace(outcome, missing=missing.get(name, frozenset())) for name, outcome in outcomes.items()}
 
@@ -232,7 +254,11 @@ class TransactionClient:
         return dict(zip(ids, self._requests.ask_all(asks, self._left_ms(deadline_ms)), strict=True))
 
     def take_over(
-        self, expected: Mapping[str, ProducerIdentity], *, timeout_ms: int | None = None
+        self,
+        expected: Mapping[str, ProducerIdentity],
+        *,
+        transaction_timeout_ms: int | None = None,
+        timeout_ms: int | None = None,
     ) -> dict[str, ProducerIdentity | None]:
         """As `fence`, but each id only from the producer that is expected to have it (KIP-360; Kafka 2.5 and newer).
 
@@ -241,6 +267,7 @@ class TransactionClient:
 
         Args:
             expected: what DescribeTransactions has said, by transactional id.
+            transaction_timeout_ms: see `fence`.
 
         Returns:
             The new producer id and epoch of each transactional id; None if another producer has the id. A coordinator takes the
@@ -250,44 +277,29 @@ class TransactionClient:
         Raises:
             KafkaError: as `fence`.
         """
-        deadline_ms = self._deadline_ms(timeout_ms)
         if not expected:
             return {}
-        operation = TakeOver(self._fencing_timeout_ms(deadline_ms))
+        deadline_ms = self._deadline_ms(timeout_ms)
+        timeout_of_ids_ms = transaction_timeout_ms or self._fencing_timeout_ms(deadline_ms)
+        return self.ask(self.take_over_question(expected, timeout_of_ids_ms), timeout_ms=self._left_ms(deadline_ms))
+
+    def take_over_question(
+        self, expected: Mapping[str, ProducerIdentity], transaction_timeout_ms: int
+    ) -> Question[dict[str, ProducerIdentity | None]]:
+        """A question that, when asked, does what `take_over` does; the answer is what that returns."""
+        operation = TakeOver(transaction_timeout_ms)
         asks = [Ask(transaction_key(name), operation, ExpectedProducer(name, each)) for name, each in expected.items()]
-        return dict(zip(expected, self._requests.ask_all(asks, self._left_ms(deadline_ms)), strict=True))
+        return Question(asks, lambda results: dict(zip(expected, results, strict=True)))
 
     def _fencing_timeout_ms(self, deadline_ms: int) -> int:
         """The transaction time-out that coordinators store with the ids that this client takes for itself."""
         longest_ms = self._transaction_timeout_ms or self.longest_transaction_timeout_ms(timeout_ms=self._left_ms(deadline_ms))
         return min(FENCING_TRANSACTION_TIMEOUT_MS, longest_ms)
 
-    def abort_fenced(
-        self, fenced: Mapping[str, ProducerIdentity], group_id: str, *, timeout_ms: int | None = None
-    ) -> dict[str, EndOutcome]:
-        """Bring ids that `fence` has left Empty to the state CompleteAbort: an Empty id looks as if a producer used it.
-
-        An id that a producer has taken meanwhile is left alone. Brokers whose transaction.version is 2 abort an Empty id (EndTxn,
-        KIP-890). With others, a transaction of the id is begun first (AddOffsetsToTxn).
-
-        Args:
-            fenced: what `fence` has returned.
-            group_id: of any group that the user may READ; no offset of it changes.
-
-        Returns:
-            As `end_transactions`.
-        """
-        deadline_ms = self._deadline_ms(timeout_ms)
-        prepared = [PreparedTransaction(name, *identity, 0) for name, identity in fenced.items()]
-        operation = EndTransaction(commit=False, is_v2=True, is_empty=True)
-        asks = [Ask(transaction_key(each.transactional_id), operation, each) for each in prepared]
-        outcomes = self._end(asks, self._left_ms(deadline_ms))
-        transactions = [
-            EndToRepeat(each, frozenset(), group_id)
-            for each in prepared
-            if isinstance(outcomes[each.transactional_id].error, UnsupportedVersionError)
-        ]
-        return outcomes | self.end_again(transactions, commit=False, timeout_ms=self._left_ms(deadline_ms))
+    @property
+    def bumps_epochs(self) -> bool:
+        """Whether the end of a transaction raises its epoch: transaction.version is 2 or higher (KIP-890), as brokers say."""
+        return speaks_transactions_v2(self._requests.finalized_features()[1])
 
     def list_transactions(
         self,
@@ -361,7 +373,7 @@ class TransactionClient:
             return None
 
         def note_leaders(answers: list[dict[int, Node | None]]) -> bool:
-            self._transaction_log_leaders = _sorted_leaders(answers[0])
+            self._transaction_log_leaders = sorted_leaders(answers[0])
             return self._transaction_log_leaders == known_leaders and asked_brokers.issuperset(known_leaders)
 
         ask = Ask(ANY_BROKER, FindLeaders(), TRANSACTION_LOG)
@@ -405,7 +417,7 @@ class TransactionClient:
             return None
         except BrokerError:
             return None  # there is no such topic, or not yet
-        leaders = _sorted_leaders(answer)
+        leaders = sorted_leaders(answer)
         return None if min(leaders, default=-1) < 0 else leaders
 
     def describe_transactions(
@@ -449,7 +461,7 @@ class TransactionClient:
         self, partitions: Iterable[TopicPartition], producer_ids: Collection[int] | None = None
     ) -> Question[dict[TopicPartition, dict[int, ActiveProducer] | KafkaError]]:
         """A question whose answer is what `describe_producers` returns."""
-        return _question_for_leaders(DescribeProducers(None if producer_ids is None else frozenset(producer_ids)), partitions)
+        return question_for_leaders(DescribeProducers(None if producer_ids is None else frozenset(producer_ids)), partitions)
 
     def end_offsets_question(
         self, partitions: Iterable[TopicPartition], isolation_level: IsolationLevel
@@ -462,7 +474,14 @@ class TransactionClient:
         The answer has, by partition, the offset after the last row that such readers see; None if the partition has no leader
         now; or the error why it cannot be known. Nothing is raised for a single partition. It takes DESCRIBE on the topic.
         """
-        return _question_for_leaders(ListEndOffset(isolation_level), partitions)
+        return question_for_leaders(ListEndOffset(isolation_level), partitions)
+
+    def partitions_of(self, topics: Iterable[str], *, timeout_ms: int | None = None) -> list[TopicPartition]:
+        """All partitions of topics; none of a topic that does not exist, or that the user may not see."""
+        asks = [Ask(ANY_BROKER, FindLeaders(), name) for name in dict.fromkeys(topics)]
+        outcomes: list[dict[int, Node | None] | KafkaError] = self._requests.ask(asks, self._timeout_or_default(timeout_ms))
+        found = ((ask.item, leaders) for ask, leaders in zip(asks, outcomes, strict=True) if not isinstance(leaders, KafkaError))
+        return [TopicPartition(topic, index) for topic, leaders in found for index in sorted(leaders)]
 
     # TOPICS
 
@@ -592,25 +611,8 @@ class TransactionClient:
         return self._longest_transaction_timeout_ms
 
 
-def _is_not_open(outcome: EndOutcome | None) -> bool:
-    return outcome is not None and outcome.end is TransactionEnd.NOT_OPEN
-
-
-def _question_for_leaders(
-    operation: Operation[TopicPartition, T], partitions: Iterable[TopicPartition]
-) -> Question[dict[TopicPartition, T | KafkaError]]:
-    names = list(dict.fromkeys(partitions))
-    asks = [Ask(Leader(name), operation, name) for name in names]
-    return Question(asks, lambda outcomes: dict(zip(names, outcomes, strict=True)), reads_errors=True)
-
-
 def _list_operation(states: Collection[str]) -> ListTransactions:
     return ListTransactions(tuple(sorted(set(map(str, states)))))
-
-
-def _sorted_leaders(leaders: Mapping[int, Node | None]) -> list[int]:
-    """The leaders' node ids in the order of partitions, -1 where there is none."""
-    return [-1 if leader is None else leader.id for _, leader in sorted(leaders.items())]
 
 
 def _sorted_transactions(answers: Mapping[int, list[ListedTransaction]]) -> list[ListedTransaction]:

@@ -93,14 +93,12 @@ class EndTransaction(Operation[PreparedTransaction, EndOutcome]):
 
     commit: bool
     is_v2: bool  # the transaction was written with transaction.version 2 or higher
-    is_empty: bool = False  # there may be no transaction, which EndTxn ends in version 5 only
 
     api_key = ApiKey.END_TXN
 
     @property
     def versions(self) -> tuple[int, int | None]:
-        last_before_v2 = LAST_END_TXN_VERSION_BEFORE_TV2
-        return last_before_v2 + 1 if self.is_empty else 0, None if self.is_v2 else last_before_v2
+        return 0, None if self.is_v2 else LAST_END_TXN_VERSION_BEFORE_TV2
 
     def message(self, items: Sequence[PreparedTransaction], node_id: int, version: int) -> EndTxnRequest:  # noqa: ARG002
         (item,) = items

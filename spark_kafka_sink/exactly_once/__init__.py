@@ -21,7 +21,8 @@ Files
     fingerprint.py      the content of a partition in 64 bits, whatever the order of its rows
     ledger.py           markers, decisions and records of aborted writes: how they are read and written
     ledger_records.py   what these records say, and their encoding
-    fencing.py          which transactional ids are not complete, and how they are fenced
+    fencing.py          which transactional ids are not at rest, and how they are fenced
+    settling.py         whether the control records of transactions have come to all places, and what is done where not
     task_attempt.py     what a task does before and after its rows
     version_commit.py   what the driver does: check, decide, commit, fence
     version_checks.py   what tasks report, compared with what coordinators say

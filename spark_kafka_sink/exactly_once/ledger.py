@@ -68,14 +68,21 @@ class Ledger:
 
     def fetch_view(self, planned_at: DriverTime, partition: int) -> LedgerView:
         """Read what a task has to know before it writes this Spark partition. Raises as `fetch_decision` does."""
+        return self.client.ask(self.view_question(planned_at, partition))
+
+    def view_question(self, planned_at: DriverTime, partition: int) -> Question[LedgerView]:
+        """The answer is what `fetch_view` returns."""
         groups = (self.names.decision_group(self.owner), self.names.aborted_group, self.marker_group(partition))
-        records = self._read(groups)
-        decision_record, abort, marker_record = (records.get(group) for group in groups)
-        return LedgerView(
-            decision=None if decision_record is None else self.decode_decision(decision_record),
-            is_aborted=abort is not None and abort.metadata == planned_at.host and planned_at.time_ms < abort.offset,
-            marker=None if marker_record is None else read_marker(marker_record, groups[2]),
-        )
+
+        def read(records: dict[str, CommittedOffset]) -> LedgerView:
+            decision_record, abort, marker_record = (records.get(group) for group in groups)
+            return LedgerView(
+                decision=None if decision_record is None else self.decode_decision(decision_record),
+                is_aborted=abort is not None and abort.metadata == planned_at.host and planned_at.time_ms < abort.offset,
+                marker=None if marker_record is None else read_marker(marker_record, groups[2]),
+            )
+
+        return self._read_question(groups).then(read)
 
     def fetch_marker(self, partition: int) -> Marker | None:
         """Read the marker of a Spark partition. One in an open transaction is not seen."""
@@ -83,8 +90,15 @@ class Ledger:
 
     def fetch_markers(self, partitions: Iterable[int]) -> dict[int, Marker]:
         """Read the markers of Spark partitions. A partition without one is left out."""
+        return self.client.ask(self.markers_question(partitions))
+
+    def markers_question(self, partitions: Iterable[int]) -> Question[dict[int, Marker]]:
+        """The answer is what `fetch_markers` returns."""
         groups = {self.marker_group(partition): partition for partition in partitions}
-        return {groups[group]: read_marker(each, group) for group, each in self._read(groups).items()}
+        if not groups:
+            return Question((), lambda _: {})
+        question = self._read_question(groups)
+        return question.then(lambda records: {groups[key]: read_marker(each, key) for key, each in records.items()})
 
     def marker_group(self, partition: int) -> str:
         return self.names.marker_group(self.owner, partition)

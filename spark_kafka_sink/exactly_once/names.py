@@ -1,6 +1,6 @@
 """The names of transactional ids and groups.
 
-    P-owner-partition-attempt       transactional id of a task attempt
+    P-owner-partition-number        transactional id of a task attempt; the number is the attempt + 1000 * slot, see `id_number`
     P-owner-partition-marker        group of the markers of one Spark partition
     P-owner-decision                group of the owner's decision
     P-owner-index-overflow          groups for the part of a decision that does not fit into one offset
@@ -9,9 +9,9 @@
     P-aborted                       group of the record that writes were aborted
     P-check                         transactional id of `pykafka-sink check --write`; an id of a task ends with a number instead
 
-No name contains a version or a run of the driver. So an owner has more names only if a write has more partitions or attempts,
-not with each write. No part but the prefix P contains a dash, so a name can be parsed from its end. The ids of the prefix `job`
-are never taken for those of `job-2`, and no two kinds of groups share a name.
+No name contains a version or a run of the driver. So an owner has more names only if a write has more partitions or attempts, or
+if ids are not settled (settling.py), not with each write. No part but the prefix P contains a dash, so a name can be parsed from
+its end. The ids of the prefix `job` are never taken for those of `job-2`, and no two kinds of groups share a name.
 """
 
 from __future__ import annotations
@@ -27,12 +27,26 @@ FIELDS_AFTER_PREFIX = 3
 _MAX_DIGITS = 19  # of the longest partition or attempt that is read
 
 
+SLOT_SIZE = 1_000  # more than Spark tries a task
+FIRST_SLOT = 1  # 0: ids of versions of this package that did not settle them
+
+
 class AttemptId(NamedTuple):
-    """The parts of a transactional id after its prefix. `owner` is escaped, see `escape_name`."""
+    """The parts of a transactional id after its prefix. `owner` is escaped, see `escape_name`; `number` is an `id_number`."""
 
     owner: str
     partition: int
-    attempt: int
+    number: int
+
+    @property
+    def attempt(self) -> int:
+        """Spark's number of the attempt."""
+        return self.number % SLOT_SIZE
+
+
+def id_number(attempt: int, slot: int) -> int:
+    """The last part of a transactional id. An attempt has one id for each slot: it takes the first one that is settled."""
+    return attempt + SLOT_SIZE * slot
 
 
 def escape_name(name: str) -> str:
@@ -64,17 +78,17 @@ class PrefixNames:
         return f"{self.prefix}-"
 
     def transactional_id(self, attempt_id: AttemptId) -> str:
-        return f"{self.prefix}-{attempt_id.owner}-{attempt_id.partition}-{attempt_id.attempt}"
+        return f"{self.prefix}-{attempt_id.owner}-{attempt_id.partition}-{attempt_id.number}"
 
     def parse(self, transactional_id: str) -> AttemptId | None:
         """None for an id that is not of this prefix."""
         prefix, *parts = transactional_id.rsplit("-", FIELDS_AFTER_PREFIX)
         if len(parts) < FIELDS_AFTER_PREFIX or prefix != self.prefix:
             return None
-        owner, partition, attempt = parts
-        if not (_is_number(partition) and _is_number(attempt)):
+        owner, partition, number = parts
+        if not (_is_number(partition) and _is_number(number)):
             return None
-        return AttemptId(owner, int(partition), int(attempt))
+        return AttemptId(owner, int(partition), int(number))
 
     def marker_group(self, owner: str, partition: int) -> str:
         return f"{self.prefix}-{owner}-{partition}-marker"

@@ -46,14 +46,14 @@ from spark_kafka_sink.exactly_once.decisions import (
     LEFT_TO_THE_NEXT_RUN,
     TIMEOUT_OPTION,
     WRITTEN_BY_THE_NEXT_RUN,
+    Carrying,
     commit_entries,
     fail_incomplete,
-    find_protected_ids,
+    fence_unprotected,
 )
 from spark_kafka_sink.exactly_once.fencing import (
     ENDING,
     UnfinishedId,
-    fence_all,
     guess_unfinished,
     list_unfinished,
     list_unfinished_question,
@@ -62,6 +62,7 @@ from spark_kafka_sink.exactly_once.fencing import (
 from spark_kafka_sink.exactly_once.ledger import AllMarkers, Ledger
 from spark_kafka_sink.exactly_once.ledger_records import MAX_EARLIER_VERSIONS, Decision, DecisionState, Marker
 from spark_kafka_sink.exactly_once.names import AttemptId, PrefixNames
+from spark_kafka_sink.exactly_once.settling import NO_PLACES, Beside, WrittenPlaces, settle_left
 from spark_kafka_sink.exactly_once.version_checks import (
     LOOK_FIRST,
     OTHER_SCHEMAS,
@@ -83,6 +84,7 @@ from spark_kafka_sink.exactly_once.writes import (
 
 logger = logging.getLogger(__name__)
 
+_SETTLE_LEFT_MS = 10_000  # a committed write waits so long for what others have left; else the next one settles it
 _NOT_NAMED = (
     " This write has no name: its repetition is another write, and writes these rows again. With txnAppId and txnVersion it would"
     " write only what is missing"
@@ -138,6 +140,7 @@ class VersionCommit:
     marker_topic: str  # see Ledger
     is_named: bool = True  # a repetition of the write has the same owner and version; errors advise accordingly
     keeps_first: bool = False  # if a version in Kafka is repeated with other rows, do not write them; False: ReplayError
+    places: WrittenPlaces = NO_PLACES  # where the rows of the tasks are
 
     def __post_init__(self) -> None:
         self._write = self.reports[0].write
@@ -146,7 +149,9 @@ class VersionCommit:
         self._empty_entries = {each.attempt_id: each.entry for each in self.reports if each.result is AttemptResult.EMPTY}
         self._own_entries = self._open_entries | self._empty_entries  # by ids that nobody else may hold
         self._content = sum_contents(each.content for each in self.reports)
-        self._fenced_count = 0
+        self._left: dict[AttemptId, TransactionDescription | None] = {}  # what was fenced, and is to be settled
+        results = {each.entry.partition: each.result for each in self.reports}
+        self._open_partitions = frozenset(key for key, result in results.items() if result is AttemptResult.OPEN)
 
     def run(self) -> Committed:
         """Take steps 6a to 6g. Returns how the version came to be committed.
@@ -173,7 +178,7 @@ class VersionCommit:
         else:
             how = HowCommitted.FOUND
         self._fence_all_but_decided(decision)
-        return Committed(how, fenced=self._fenced_count, other_rows=self._count_other_rows(decision))
+        return Committed(how, fenced=len(self._left), other_rows=self._count_other_rows(decision))
 
     def _commit_own(self, old_decision: Decision | None, ids_reply: _UnfinishedIdsReply | None = None) -> Committed:
         """Decide on this run's transactions, and commit them. `old_decision`: the decision that the new one replaces."""
@@ -182,10 +187,12 @@ class VersionCommit:
                 ids_reply = None  # out of date: it has the transactions that are committed now
             old_decision = self._carry_out_earlier(old_decision)
         decision = self._decide(old_decision, ids_reply)
-        self._commit_or_fail(decision)
-        self._record_and_fence_late(decision.with_state(DecisionState.CARRIED_OUT))
+        list_question = list_unfinished_question(self.client, self.names)
+        self._commit_or_fail(decision, Beside(list_question, lambda reply: self._fence_late(decision, reply)))
+        self._record_outcome(decision.with_state(DecisionState.CARRIED_OUT))
+        self._settle_left()
         skipped_count = sum(each.result in (AttemptResult.SKIPPED, AttemptResult.DECIDED) for each in self.reports)
-        return Committed(HowCommitted.COMMITTED, skipped_count, self._fenced_count)
+        return Committed(HowCommitted.COMMITTED, skipped_count, len(self._left))
 
     def _commit_replacements(self, decision: Decision, lost_entries: Sequence[TaskTransaction]) -> Committed:
         """Commit this run's transactions: some of the decided ones have timed out, and tasks have written their rows again."""
@@ -265,13 +272,15 @@ class VersionCommit:
         """
         extra_questions = () if list_is_whole is None else (list_is_whole,)
         ids = map(self.names.transactional_id, self._own_entries)
-        markers_reply, descriptions_reply, *is_whole_replies = self.client.ask_together(
+        markers_reply, descriptions_reply, decision_reply, *is_whole_replies = self.client.ask_together(
             self._ledger.all_markers_question(self._max_partition_count(old_decision)),
             self.client.describe_transactions_question(ids),
+            self._ledger.decision_question(),
             *extra_questions,
         )
         if not all(_is_confirmed(reply) for reply in is_whole_replies):
             raise _NotWholeError("coordinators have moved")
+        self._require_no_decision(decision_reply.read_answer())
         markers: AllMarkers = markers_reply.read_answer()
         self._check_schemas(old_decision, [each for each in markers.by_partition.values() if each.version == self._write.version])
         group = self.names.decision_group(self._write.owner)
@@ -279,12 +288,20 @@ class VersionCommit:
         self._check_untouched(descriptions_reply)
         return markers
 
+    def _require_no_decision(self, decision: Decision | None) -> None:
+        """Fail if another run has decided since step 6a: its markers may not be visible yet."""
+        if decision is not None and decision.reaches(self._write.version):
+            raise CommitFailedError(
+                f"another run has decided on version {decision.version} while this one wrote version {self._write.version}. End"
+                " that one: a prefix is for one query or job at a time. Nothing of this run is committed; run the write again"
+            )
+
     def _fence(self, unfinished_ids: Iterable[UnfinishedId], kept_ids: Collection[AttemptId]) -> None:
-        """Fence these ids, except those in `kept_ids` and those of other owners that find_protected_ids finds."""
+        """Fence these ids, except those in `kept_ids` and those that a decision protects."""
         attempt_ids = [each.attempt_id for each in unfinished_ids if each.attempt_id not in kept_ids]
-        other_ids = [each for each in attempt_ids if each.owner != self._write.owner]  # dead: one query at a time uses a prefix
-        protected_ids = find_protected_ids(self.client, self.names, other_ids)
-        self._fenced_count += fence_all(self.client, self.names, [each for each in attempt_ids if each not in protected_ids])
+        for attempt_id, description in fence_unprotected(self.client, self.names, attempt_ids).items():
+            earlier = self._left.get(attempt_id)  # an id that was fenced before says no more where its rows are
+            self._left[attempt_id] = description if earlier is None or not earlier.partitions else earlier
 
     def _fence_others(self, old_decision: Decision | None) -> None:
         """Fence all ids but the reported ones. Step 6d checks whether their tasks still have them, if brokers can tell."""
@@ -326,15 +343,22 @@ class VersionCommit:
 
     # CARRY OUT: steps 6f-6g
 
-    def _commit_or_fail(self, decision: Decision) -> None:
-        """Commit the decided transactions. If rows of them are lost, record that and raise CommitFailedError."""
-        if lost_entries := self._commit_entries(decision):
+    def _commit_or_fail(self, decision: Decision, beside: Beside[Any] | None = None) -> None:
+        """Commit the decided transactions, and wait until they are visible. If rows of them are lost, record that and raise
+        CommitFailedError."""
+        if lost_entries := self._commit_entries(decision, beside):
             self._fail_incomplete(decision, lost_entries)
 
-    def _commit_entries(self, decision: Decision) -> list[TaskTransaction]:
-        """Commit the decided transactions. Returns the entries whose rows are lost, see decisions.py."""
+    def _commit_entries(self, decision: Decision, beside: Beside[Any] | None = None) -> list[TaskTransaction]:
+        """Commit the decided transactions, and wait until they are visible, see decisions.py. Returns what is lost."""
         fate_text = self._fate_text(decision, LEFT_TO_THE_NEXT_RUN, _LEFT_TO_THE_NEXT_WRITE)
-        return commit_entries(self._ledger, decision, fate_text=fate_text)
+        how = Carrying(self._places_of(decision), self._open_partitions, fate_text)
+        return commit_entries(self._ledger, decision, how, beside)
+
+    def _places_of(self, decision: Decision) -> WrittenPlaces:
+        """Where the rows of a decision are. Of another run's, the ends are not known."""
+        is_own = decision.entries == tuple(self._open_entries.values())
+        return self.places if is_own else WrittenPlaces(topics=self.places.all_topics)
 
     def _fail_incomplete(self, decision: Decision, lost_entries: Sequence[TaskTransaction]) -> NoReturn:
         fate_text = self._fate_text(decision, WRITTEN_BY_THE_NEXT_RUN)
@@ -350,39 +374,38 @@ class VersionCommit:
         return fate_if_named if self.is_named else fate_if_unnamed + _NOT_NAMED
 
     def _record_outcome(self, decision: Decision) -> None:
-        self._warn_if_not_recorded(decision, *self._ask_to_record(decision))
-
-    def _ask_to_record(self, decision: Decision, *other_questions: Question[Any]) -> list[Reply[Any]]:
-        """Record what has become of a version. Asks `other_questions` in the same round, and returns all replies in order."""
-        return self.client.ask_together(self._ledger.write_decision_question(decision), *other_questions)
-
-    def _warn_if_not_recorded(self, decision: Decision, reply: Reply[None]) -> None:
+        """Record what has become of a version. If that fails, log it: its rows are in Kafka, and the next run finds that out."""
         try:
-            reply.read_answer()
+            self.client.ask(self._ledger.write_decision_question(decision))
         except KafkaError as error:
             logger.warning("! version %d is committed, but that could not be recorded: %s", decision.version, error)
 
-    def _record_and_fence_late(self, decision: Decision) -> None:
-        """Take step 6g after this run's commit, its two requests side by side."""
-        record_reply, list_reply = self._ask_to_record(decision, list_unfinished_question(self.client, self.names))
-        self._warn_if_not_recorded(decision, record_reply)
+    def _fence_late(self, decision: Decision, list_reply: Reply[list[UnfinishedId]]) -> None:
+        """Fence attempts that came too late: their open transactions hold readers back."""
         with self._log_fencing_errors():
             unfinished_ids = self._answer_or_list_again(list_reply)
             if unfinished_ids is None:
                 self._fence(self._guess_ids(decision), set(self._own_entries))
             else:
-                # An id of this run that is open again belongs to another run, except the id of an empty task with its own epoch.
+                # Its own transactions are decided, and left alone. An empty task's id with another epoch is another run's.
                 self._fence_if_not_ending(unfinished_ids, self._find_still_empty_ids())
+
+    def _settle_left(self) -> None:
+        """Take step 6h: settle all that was fenced. The version is committed, whatever comes of it."""
+        with self._log_fencing_errors():
+            timeout_ms = min(self.client.default_timeout_ms, _SETTLE_LEFT_MS)
+            settle_left(self.client, self.names, self._ledger.marker_partition, self._left, self.places, timeout_ms=timeout_ms)
 
     def _fence_all_but_decided(self, decision: Decision) -> None:
         """The decision of another run holds: fence every open id, also this run's own, except those that the decision lists."""
-        kept_ids = {AttemptId(self._write.owner, each.partition, each.attempt) for each in decision.entries}
+        kept_ids = {AttemptId(self._write.owner, each.partition, each.number) for each in decision.entries}
         with self._log_fencing_errors():
             unfinished_ids = list_unfinished(self.client, self.names)
             if unfinished_ids is None:
                 own_ids = (UnfinishedId(each, TransactionState.ONGOING) for each in self._own_entries)
                 unfinished_ids = [*self._guess_ids(decision), *own_ids]
             self._fence_if_not_ending(unfinished_ids, kept_ids)
+        self._settle_left()
 
     def _fence_if_not_ending(self, unfinished_ids: Iterable[UnfinishedId], kept_ids: Collection[AttemptId]) -> None:
         self._fence((each for each in unfinished_ids if each.state not in ENDING), kept_ids)

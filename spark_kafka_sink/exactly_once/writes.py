@@ -76,14 +76,14 @@ class TaskTransaction(NamedTuple):
     """One task's transaction, as a decision lists it."""
 
     partition: int
-    attempt: int
+    number: int  # of its transactional id, see AttemptId
     producer_id: int
     producer_epoch: int
     transaction_version: int
     content: Content
 
     def prepared_transaction(self, names: PrefixNames, owner: str) -> PreparedTransaction:
-        transactional_id = names.transactional_id(AttemptId(owner, self.partition, self.attempt))
+        transactional_id = names.transactional_id(AttemptId(owner, self.partition, self.number))
         return PreparedTransaction(transactional_id, self.producer_id, self.producer_epoch, self.transaction_version)
 
     @property
@@ -115,7 +115,7 @@ class TaskReport:
 
     @property
     def attempt_id(self) -> AttemptId:
-        return AttemptId(self.write.owner, self.entry.partition, self.entry.attempt)
+        return AttemptId(self.write.owner, self.entry.partition, self.entry.number)
 
 
 WHY_OTHER_ROWS = "A source, a random or time function, or a changed query gives other rows each time"
@@ -137,3 +137,9 @@ class CommitFailedError(KafkaError):
     """The version could not be committed, or not as a whole. The message says what readers see and what to do."""
 
     condition = "KAFKA_EXACTLY_ONCE_COMMIT_FAILED"
+
+
+class NotVisibleError(CommitFailedError):
+    """The version is decided, and readers do not see all of its rows yet. A repetition completes it."""
+
+    condition = "KAFKA_EXACTLY_ONCE_NOT_VISIBLE"

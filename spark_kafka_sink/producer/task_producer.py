@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 from spark_kafka_sink.producer import forks
 from spark_kafka_sink.producer.producer import KafkaProducer
+from spark_kafka_sink.protocol.producer_identity import ProducerIdentity
 
 
 class TaskProducer(KafkaProducer):
@@ -36,6 +37,20 @@ class TaskProducer(KafkaProducer):
         self._check_process()
         max_age_ms = max(self._config.max_block_ms // 2, 2 * self._config.retry_backoff_max_ms)  # waiting callers ask this often
         return self._parts.metadata_wait.unknown_topics(topics, max_age_ms)
+
+    # TRANSACTIONS
+
+    @property
+    def transaction_timeout_ms(self) -> int:
+        """transaction.timeout.ms of the configuration."""
+        return self._config.transaction_timeout_ms
+
+    def go_on_as(self, transactional_id: str, identity: ProducerIdentity) -> None:
+        """Go on under a transactional.id that another client has taken, instead of init_transactions(). Sends no request.
+
+        Blocks and raises as use_transactional_id().
+        """
+        self._checked_caller_side().init(transactional_id, identity)
 
     # RESTING BETWEEN TASKS
 

@@ -22,6 +22,11 @@ class ProducerIdentity(NamedTuple):
         """Whether a broker has assigned it."""
         return self.producer_id >= 0
 
+    @property
+    def next_epoch(self) -> ProducerIdentity:
+        """The same producer id with the epoch that follows."""
+        return self._replace(producer_epoch=self.producer_epoch + 1)
+
 
 NO_PRODUCER = ProducerIdentity(-1, -1)
 

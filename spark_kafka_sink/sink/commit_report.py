@@ -33,6 +33,7 @@ again with the same names (checkpoint, or transactionalIdPrefix with txnAppId an
     the driver dies before the decision             open transactions     nothing        ends them, and writes all rows
     … after the decision                            decided; all open     nothing        commits these, writes nothing
     … among the commits                             decided; some open    their rows     commits the others, writes nothing
+    … readers do not see all rows in time           decided               a part or all  completes it, writes nothing
     … after the commits, before Spark's log         carried out           all rows       writes nothing
     the write outlasts the transactions' time-out   ended by the brokers  nothing        writes all rows, if it is faster
     some time out between decision and commit       the others            the others     writes the missing partitions

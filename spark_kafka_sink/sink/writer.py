@@ -147,7 +147,7 @@ class _KafkaWriter:
             from spark_kafka_sink.sink.exactly_once_commit import commit_version
 
             commit_report.require_not_aborted(task_messages)
-            version = commit_version(self.plan, [each.exactly_once for each in task_messages])
+            version = commit_version(self.plan, task_messages)
         commit_report.report_commit(task_messages, options.report_path, options.on_commit, version, elapsed_s(started_s))
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int | None = None) -> None:  # noqa: ARG002
@@ -157,7 +157,7 @@ class _KafkaWriter:
             return
         from spark_kafka_sink.sink.exactly_once_commit import abort_version
 
-        abort_version(self.plan)
+        abort_version(self.plan, messages)  # type: ignore[arg-type]
 
 
 def _abort_message(task: Task) -> KafkaCommitMessage:

@@ -1,7 +1,7 @@
 """Programs for the command line that need no Spark. Each package's command.py has its `main` and its `build_parser`.
 
 command.py      `pykafka-sink`: imports the tool that the first word names, and runs it
-transactions/   lists the open transactions of exactly-once writes, and aborts or commits them
+transactions/   lists the open transactions of exactly-once writes, ends them, and repairs what hangs
 report/         draws a page, or prints a table, from what commits have reported
 perf/           measures how fast a topic can be written, like kafka-producer-perf-test
 check/          says whether a write would succeed, seen from this host

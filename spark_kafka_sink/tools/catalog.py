@@ -37,7 +37,7 @@ class Tool(NamedTuple):
 TOOLS = {
     "transactions": Tool(
         "spark_kafka_sink.tools.transactions.command",
-        "list the open transactions of exactly-once writes, and abort or commit what a dead query left",
+        "list the open transactions of exactly-once writes, end what a dead query left, and repair what hangs",
     ),
     "check": Tool("spark_kafka_sink.tools.check.command", "say whether a write would succeed, seen from this host"),
     "report": Tool("spark_kafka_sink.tools.report.command", "show what commits have reported, as a page or as a table"),

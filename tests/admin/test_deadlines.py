@@ -9,7 +9,7 @@ from itertools import groupby
 import pytest
 
 from spark_kafka_sink.admin.transaction_client import TransactionClient
-from spark_kafka_sink.admin.transaction_operations import TransactionEnd
+from spark_kafka_sink.admin.transaction_operations import EndToRepeat, TransactionEnd
 from spark_kafka_sink.errors import KafkaTimeoutError
 from spark_kafka_sink.network.kafka_client import ClientRequest
 from spark_kafka_sink.protocol.api_keys import ApiKey
@@ -19,7 +19,7 @@ from spark_kafka_sink.protocol.messages.describe_configs import DescribeConfigsR
 from spark_kafka_sink.protocol.messages.end_txn import EndTxnResponse
 from spark_kafka_sink.protocol.messages.init_producer_id import InitProducerIdResponse
 from spark_kafka_sink.protocol.messages.metadata import MetadataRequest, MetadataResponse
-from spark_kafka_sink.protocol.producer_identity import ProducerIdentity
+from spark_kafka_sink.protocol.producer_identity import PreparedTransaction
 from spark_kafka_sink.protocol.schema import Message
 from spark_kafka_sink.protocol.topic_partition import TopicPartition
 from tests.admin.scripted_network import Script, ScriptedNetwork
@@ -75,15 +75,12 @@ def test_fencing_and_the_question_for_the_limit_of_brokers_share_the_time_out(
     assert api_keys == [ApiKey.DESCRIBE_CONFIGS, ApiKey.FIND_COORDINATOR, ApiKey.INIT_PRODUCER_ID]
 
 
-def test_the_steps_of_aborting_what_is_fenced_share_the_time_out(net: ScriptedNetwork, client: TransactionClient) -> None:
-    for node_id in range(3):
-        net.network.set_api_versions(node_id, {ApiKey.END_TXN: (0, 4)})  # the transaction has to be begun before it ends
+def test_the_steps_of_ending_again_share_the_time_out(net: ScriptedNetwork, client: TransactionClient) -> None:
     net.script[ApiKey.ADD_OFFSETS_TO_TXN] = just_in_time(net, lambda _: AddOffsetsToTxnResponse())
     net.script[ApiKey.END_TXN] = just_in_time(net, lambda _: EndTxnResponse())
     outcomes = {}
-    api_keys = ends_in_time(
-        net, lambda: outcomes.update(client.abort_fenced({"P": ProducerIdentity(1, 1)}, "g", timeout_ms=TIMEOUT_MS))
-    )
+    repeat = EndToRepeat(PreparedTransaction("P", 1, 1, 0), frozenset(), "g")
+    api_keys = ends_in_time(net, lambda: outcomes.update(client.end_again([repeat], True, timeout_ms=TIMEOUT_MS)))
     assert api_keys == [ApiKey.FIND_COORDINATOR, ApiKey.ADD_OFFSETS_TO_TXN, ApiKey.END_TXN]
     assert outcomes["P"].end is TransactionEnd.FAILED
     assert isinstance(outcomes["P"].error, KafkaTimeoutError)

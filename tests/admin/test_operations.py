@@ -56,7 +56,6 @@ OPERATIONS: list[tuple[Operation[Any, Any], Any]] = [
     (SupportedFeature(), "metadata.version"),
     (EndTransaction(commit=True, is_v2=True), PREPARED),
     (EndTransaction(commit=False, is_v2=False), PREPARED),
-    (EndTransaction(commit=False, is_v2=True, is_empty=True), PREPARED),
     (FenceProducer(30_000), "P"),
     (TakeOver(30_000), ExpectedProducer("P", ProducerIdentity(7, 0))),
     (AddGroup(), AddedGroup(PREPARED, "g")),

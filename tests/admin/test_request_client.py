@@ -9,7 +9,7 @@ import pytest
 
 from spark_kafka_sink.admin.operation import ANY_BROKER, Ask, Broker, BrokerGoneError
 from spark_kafka_sink.admin.question import Question
-from spark_kafka_sink.admin.transaction_operations import EndTransaction, ListedTransaction, ListTransactions
+from spark_kafka_sink.admin.transaction_operations import ExpectedProducer, ListedTransaction, ListTransactions, TakeOver
 from spark_kafka_sink.errors import (
     AuthenticationError,
     AuthorizationError,
@@ -31,8 +31,9 @@ from spark_kafka_sink.protocol.messages.find_coordinator import (
     FindCoordinatorResponse,
     KeyType,
 )
+from spark_kafka_sink.protocol.messages.init_producer_id import InitProducerIdResponse
 from spark_kafka_sink.protocol.messages.list_transactions import ListTransactionsResponse, ListTransactionsResponseState
-from spark_kafka_sink.protocol.producer_identity import PreparedTransaction
+from spark_kafka_sink.protocol.producer_identity import ProducerIdentity
 from spark_kafka_sink.protocol.schema import Message
 from tests.admin.scripted_network import ENDING, ScriptedNetwork, answers, asks
 from tests.fakes.network_config import metadata
@@ -409,14 +410,14 @@ def test_an_answer_that_names_no_coordinator_is_an_error(net: ScriptedNetwork, a
 
 def test_a_broker_that_is_too_old_is_an_error_of_what_is_asked_of_it(net: ScriptedNetwork) -> None:
     net.coordinators = {"a": 1, "b": 2}
-    net.network.set_api_versions(1, {ApiKey.END_TXN: (0, 4)})
-    prepared = [PreparedTransaction(name, 7, 0, 2) for name in "ab"]
-    operation = EndTransaction(commit=True, is_v2=True, is_empty=True)
-    first, second = net.client.ask([Ask(KEPT(each.transactional_id), operation, each) for each in prepared], TIMEOUT_MS)
+    net.network.set_api_versions(1, {ApiKey.INIT_PRODUCER_ID: (0, 2)})
+    net.script[ApiKey.INIT_PRODUCER_ID] = answers(InitProducerIdResponse(producer_id=7, producer_epoch=1))
+    expected = [ExpectedProducer(name, ProducerIdentity(7, 0)) for name in "ab"]
+    first, second = net.client.ask([Ask(KEPT(each.transactional_id), TakeOver(1), each) for each in expected], TIMEOUT_MS)
     assert isinstance(first, UnsupportedVersionError)
-    assert "END_TXN is needed in version 5, but the newest that the broker supports is 4" in first.message
-    assert not isinstance(second, KafkaError)
-    assert ended(net) == [("b", 2)]
+    assert "INIT_PRODUCER_ID is needed in version 3, but the newest that the broker supports is 2" in first.message
+    assert second == ProducerIdentity(7, 1)
+    assert [request.node_id for request in net.requests_of(ApiKey.INIT_PRODUCER_ID)] == [2]
 
 
 def test_what_cannot_be_put_into_a_request_fails_alone(net: ScriptedNetwork) -> None:

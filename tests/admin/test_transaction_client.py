@@ -13,7 +13,7 @@ from spark_kafka_sink.admin.cluster_access import ClusterAccess
 from spark_kafka_sink.admin.offsets import CommittedOffset
 from spark_kafka_sink.admin.request_client import RequestClient
 from spark_kafka_sink.admin.transaction_client import TransactionClient
-from spark_kafka_sink.admin.transaction_operations import TransactionEnd
+from spark_kafka_sink.admin.transaction_operations import EndOutcome, EndToRepeat, TransactionEnd
 from spark_kafka_sink.errors import (
     AuthorizationError,
     BrokerError,
@@ -27,7 +27,7 @@ from spark_kafka_sink.protocol.api_keys import ApiKey
 from spark_kafka_sink.protocol.error_codes import ErrorCode, Errors
 from spark_kafka_sink.protocol.messages.find_coordinator import FindCoordinatorRequest, KeyType
 from spark_kafka_sink.protocol.messages.offset_fetch import OffsetFetchRequest
-from spark_kafka_sink.protocol.producer_identity import PreparedTransaction
+from spark_kafka_sink.protocol.producer_identity import PreparedTransaction, ProducerIdentity
 from spark_kafka_sink.protocol.topic_partition import TopicPartition
 from tests.admin.cluster_changes import when
 from tests.admin.clusters import CALLS, NODES, QUICK, Cluster, client_of, count, state_of
@@ -242,7 +242,7 @@ def test_nothing_to_end_asks_nobody(cluster: Cluster) -> None:
     with client_of(broker) as client:
         assert client.end_transactions([], True) == {}
         assert client.fence([]) == {}
-        assert client.abort_fenced({}, "g") == {}
+        assert client.end_again([], True) == {}
         assert client.describe_transactions([]) == {}
         assert client.fetch_offsets({}, True) == {}
         client.commit_offsets("g", {})
@@ -356,24 +356,30 @@ LEVELS: dict[str, Any] = {"v2": {}, "v1": {"transaction_version": 1}, "v0": {"tr
 by_broker = pytest.mark.parametrize("options", LEVELS.values(), ids=LEVELS)
 
 
+def rest(client: TransactionClient, identities: dict[str, ProducerIdentity]) -> dict[str, EndOutcome]:
+    """Put ids to rest that have no transaction, by an empty commit."""
+    repeats = [EndToRepeat(PreparedTransaction(name, *each, 0), frozenset(), "g") for name, each in identities.items()]
+    return client.end_again(repeats, commit=True)
+
+
 @by_broker
-def test_fenced_ids_are_brought_to_an_end_so_that_only_those_at_work_are_empty(cluster: Cluster, options: Any) -> None:
+def test_an_empty_commit_of_fenced_ids_leaves_only_those_at_work_empty(cluster: Cluster, options: Any) -> None:
     broker = cluster(**options)
     orphan = Writer(broker, "P-1")
     orphan.write(b"x")
     at_work = Writer(broker, "P-3")
     for _ in range(2):  # they can be fenced again
         with client_of(broker) as client:
-            outcomes = client.abort_fenced(client.fence(["P-1", "P-2"]), "g")
+            outcomes = rest(client, client.fence(["P-1", "P-2"]))
         assert {name: outcome.end for name, outcome in outcomes.items()} == {
             "P-1": TransactionEnd.ENDED,
             "P-2": TransactionEnd.ENDED,
         }
-        assert state_of(broker, "P-1") is state_of(broker, "P-2") is State.COMPLETE_ABORT
+        assert state_of(broker, "P-1") is state_of(broker, "P-2") is State.COMPLETE_COMMIT
     assert state_of(broker, "P-3") is State.EMPTY
     assert not at_work.write(b"y")
     assert orphan.write(b"late") is Errors.INVALID_PRODUCER_EPOCH
-    assert count(broker, ApiKey.ADD_OFFSETS_TO_TXN) == (4 if options else 0)
+    assert count(broker, ApiKey.ADD_OFFSETS_TO_TXN) == 4
     assert broker.violations == []
     assert "g" not in broker.offsets.groups
     assert broker.committed_values(TOPIC) == []
@@ -385,7 +391,7 @@ def test_a_fenced_id_that_a_task_has_taken_meanwhile_is_left_to_it(cluster: Clus
     with client_of(broker) as client:
         fenced = client.fence(["P"])
         task = Writer(broker, "P")
-        outcome = client.abort_fenced(fenced, "g")["P"]
+        outcome = rest(client, fenced)["P"]
     assert outcome.end is not TransactionEnd.ENDED
     assert state_of(broker, "P") is State.EMPTY
     assert not task.write(b"x")
@@ -398,7 +404,7 @@ def test_an_empty_id_is_not_wedged_where_the_coordinator_cannot_log_version_5(cl
     broker = cluster(transaction_version=0)
     for _ in range(2):
         with client_of(broker) as client:
-            (outcome,) = client.abort_fenced(client.fence(["P"], 5_000), "g").values()
+            (outcome,) = rest(client, client.fence(["P"], 5_000)).values()
         assert outcome.end is TransactionEnd.ENDED
     assert not Writer(broker, "P").write(b"x")
 
@@ -444,17 +450,15 @@ def test_a_commit_that_is_repeated_in_another_version_is_no_commit_of_anything_e
     ],
     ids=str,
 )
-def test_an_end_of_a_fenced_id_that_is_not_permitted_is_an_outcome_of_its_own(
-    cluster: Cluster, error: ErrorCode, remedy: str
-) -> None:
+def test_an_empty_commit_that_is_not_permitted_is_an_outcome_of_its_own(cluster: Cluster, error: ErrorCode, remedy: str) -> None:
     broker = cluster(**OLDER)
     broker.fail_next(ApiKey.ADD_OFFSETS_TO_TXN, error)
     with client_of(broker) as client:
-        outcomes = client.abort_fenced(client.fence(["P-1", "P-2"]), "g")
+        outcomes = rest(client, client.fence(["P-1", "P-2"]))
     (failed,) = (outcome for outcome in outcomes.values() if outcome.end is TransactionEnd.FAILED)
     assert isinstance(failed.error, AuthorizationError)
     assert remedy in failed.error.message
-    assert sorted(state_of(broker, name) for name in outcomes) == [State.COMPLETE_ABORT, State.EMPTY]
+    assert sorted(state_of(broker, name) for name in outcomes) == [State.COMPLETE_COMMIT, State.EMPTY]
 
 
 # OFFSETS

@@ -15,10 +15,11 @@ from spark_kafka_sink.exactly_once.decisions import abort_prefix, carry_out_deci
 from spark_kafka_sink.exactly_once.ledger import Ledger
 from spark_kafka_sink.exactly_once.ledger_records import Decision
 from spark_kafka_sink.exactly_once.names import AttemptId, PrefixNames
+from spark_kafka_sink.exactly_once.settling import WrittenPlaces
 from spark_kafka_sink.exactly_once.task_attempt import TaskAttempt
 from spark_kafka_sink.exactly_once.version_commit import Committed, VersionCommit
 from spark_kafka_sink.exactly_once.writes import NO_SCHEMAS, Content, DriverTime, SchemaIds, TaskReport, WriteId
-from spark_kafka_sink.producer.producer import KafkaProducer
+from spark_kafka_sink.producer.task_producer import TaskProducer
 
 QUICK = {"retry.backoff.ms": 5, "retry.backoff.max.ms": 20, "linger.ms": 0, "max.block.ms": 20_000}
 
@@ -50,8 +51,8 @@ class Task:
         self.write = run.write(version)
         transactional_id = run.names.transactional_id(AttemptId(self.write.owner, partition, attempt))
         options = {**run.options, "transactional.id": transactional_id, "transaction.timeout.ms": timeout_ms}
-        self.producer = KafkaProducer(options)
-        place = (planned_at or run.planned_at(version), partition, attempt, run.topic)
+        self.producer = TaskProducer(options)
+        place = (planned_at or run.planned_at(version), partition, attempt, run.marker_topic)
         self.attempt = TaskAttempt(run.client, self.producer, run.names, self.write, *place)
 
     def begin(self) -> Task:
@@ -99,7 +100,8 @@ class DriverRun:
 
     Args:
         address: bootstrap.servers.
-        topic: that rows go to, and that markers name.
+        topic: that rows go to.
+        marker_topic: that markers name; by default `topic`.
         name: of the host that it runs on. abort() stops only what this one has planned.
         owner: stays the same over the runs of a query.
         keeps_first: see VersionCommit.
@@ -113,6 +115,7 @@ class DriverRun:
         topic: str,
         name: str,
         *,
+        marker_topic: str = "",
         owner: str = "q",
         prefix: str = "P",
         keeps_first: bool = False,
@@ -122,6 +125,8 @@ class DriverRun:
     ) -> None:
         self.schemas = schemas
         self.topic = topic
+        self.places = WrittenPlaces(topics=frozenset({topic}))
+        self.marker_topic = marker_topic or topic
         self.names = PrefixNames(prefix)
         self.options = {"bootstrap.servers": address, **QUICK, **options}
         self.client = TransactionClient(self.options)
@@ -130,7 +135,7 @@ class DriverRun:
         self._keeps_first = keeps_first
         self._planned: dict[int, DriverTime] = {}  # by version
         self._tasks: list[Task] = []
-        self.ledger = Ledger(self.client, self.names, owner, topic)
+        self.ledger = Ledger(self.client, self.names, owner, self.marker_topic)
         if has_listed:
             self.client.list_transactions(self.names.id_prefix)
 
@@ -164,7 +169,9 @@ class DriverRun:
         return [self.task(version, partition, *rows).run() for partition, rows in enumerate(partitions)]
 
     def committing(self, reports: Sequence[TaskReport]) -> VersionCommit:
-        return VersionCommit(self.client, self.names, reports, self.topic, keeps_first=self._keeps_first)
+        return VersionCommit(
+            self.client, self.names, reports, self.marker_topic, keeps_first=self._keeps_first, places=self.places
+        )
 
     def commit(self, reports: Sequence[TaskReport]) -> Committed:
         return self.committing(reports).run()
@@ -175,7 +182,7 @@ class DriverRun:
 
     def carry_out(self) -> None:
         """Do as a driver that goes on after `decide`."""
-        assert carry_out_decision(self.ledger) is not None
+        assert carry_out_decision(self.ledger, self.places) is not None
 
     def write_version(self, version: int, *partitions: Sequence[str]) -> Committed:
         return self.commit(self.reports(version, *partitions))
@@ -183,4 +190,4 @@ class DriverRun:
     def abort(self) -> int:
         """Abort what this run has planned so far."""
         self._planned.clear()
-        return abort_prefix(self.client, self.names, self.topic, self._now())
+        return abort_prefix(self.client, self.names, self.marker_topic, self._now(), self.places)

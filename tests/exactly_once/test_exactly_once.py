@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from spark_kafka_sink.admin.transaction_client import TRANSACTION_LOG
+from spark_kafka_sink.admin.transaction_operations import EndToRepeat
 from spark_kafka_sink.errors import KafkaTimeoutError, ProducerFencedError
 from spark_kafka_sink.exactly_once.ledger import Ledger
 from spark_kafka_sink.exactly_once.names import AttemptId
@@ -18,7 +19,9 @@ from spark_kafka_sink.exactly_once.version_commit import HowCommitted
 from spark_kafka_sink.exactly_once.writes import AttemptResult, CommitFailedError, WriteAbortedError
 from spark_kafka_sink.protocol.api_keys import ApiKey
 from spark_kafka_sink.protocol.error_codes import Errors
+from spark_kafka_sink.protocol.producer_identity import PreparedTransaction
 from tests.exactly_once.runs import TOPIC, Runs, open_transactions, visible_rows
+from tests.exactly_once.stepwise_writes import Task
 from tests.fakes.fake_broker import FakeBroker
 
 # ONE RUN
@@ -101,12 +104,16 @@ def test_a_write_that_is_committed_does_not_fail_because_of_what_came_too_late(
     first = run("r1")
     reports = first.reports(0, ["a"], ["b"])
     end_transactions = first.client.end_transactions
+    late: list[Task] = []
+    denied = (ApiKey.END_TXN, ApiKey.INIT_PRODUCER_ID) if is_listed else (ApiKey.LIST_TRANSACTIONS,)
 
     def ending(*args: Any, **more: Any) -> Any:
         outcomes = end_transactions(*args, **more)
-        first.task(0, 0, "a", attempt=1).producer.init_transactions()  # a copy that begins too late
-        denied = ApiKey.INIT_PRODUCER_ID if is_listed else ApiKey.LIST_TRANSACTIONS
-        broker.fail_next(denied, Errors.CLUSTER_AUTHORIZATION_FAILED, times=2)
+        if args[0] and not late:
+            late.append(first.task(0, 0, "a", attempt=1))  # a copy that begins too late
+            late[0].producer.init_transactions("P-q-0-1001")
+            for each in denied:
+                broker.fail_next(each, Errors.CLUSTER_AUTHORIZATION_FAILED, times=2)
         return outcomes
 
     first.client.end_transactions = ending
@@ -119,14 +126,17 @@ def test_a_write_that_is_committed_does_not_fail_because_of_what_came_too_late(
 # LISTS OF IDS
 
 
-def test_what_is_complete_is_neither_listed_nor_described(broker: FakeBroker, run: Runs) -> None:
+def test_what_is_at_rest_is_neither_listed_nor_described(broker: FakeBroker, run: Runs) -> None:
     first = run("r1")
     first.write_version(0, ["a"], [], ["c"], ["d"])
-    first.client.abort_fenced(first.client.fence(f"P-other-{number}-0" for number in range(300)), "P-group")
+    identities = first.client.fence(f"P-other-{number}-1000" for number in range(300))
+    at_rest = [EndToRepeat(PreparedTransaction(name, *each, 2), frozenset(), "P-g") for name, each in identities.items()]
+    first.client.end_again(at_rest, commit=True)
     before = len(broker.requests_of(ApiKey.DESCRIBE_TRANSACTIONS))
     assert first.write_version(1, ["e"], ["f"]).fenced == 0
     described = broker.requests_of(ApiKey.DESCRIBE_TRANSACTIONS)[before:]
-    assert {each for request in described for each in request.message.transactional_ids} == {"P-q-0-0", "P-q-1-0"}
+    own_ids = {f"P-q-{partition}-{1000 * slot}" for partition in (0, 1) for slot in range(1, 5)}
+    assert {each for request in described for each in request.message.transactional_ids} == own_ids
 
 
 def test_a_commit_that_is_not_the_first_lists_beside_its_other_requests(broker: FakeBroker, run: Runs) -> None:
@@ -203,7 +213,7 @@ def test_an_id_that_somebody_else_made_is_logged_escaped(run: Runs, caplog: pyte
 def test_ids_that_were_fenced_are_not_fenced_again(run: Runs) -> None:
     run("r1").reports(0, ["a"], [], [])
     second = run("r2")
-    assert second.write_version(0, ["a"]).fenced == 2
+    assert second.write_version(0, ["a"]).fenced == 3
     assert second.write_version(1, ["b"]).fenced == 0
 
 
@@ -261,13 +271,13 @@ def test_a_task_that_takes_its_id_while_the_driver_aborts_writes_nothing(broker:
     found no record, and left its transaction open until it timed out."""
     first = run("r1")
     late = first.task(0, 0, "a")
-    take_id = late.producer.init_transactions
+    take_id = late.attempt._begin_to_take
 
-    def aborted_meanwhile(transactional_id: str | None = None) -> None:
+    def aborted_meanwhile(*args: Any) -> Any:
         first.abort()
-        take_id(transactional_id)
+        return take_id(*args)
 
-    late.producer.init_transactions = aborted_meanwhile
+    late.attempt._begin_to_take = aborted_meanwhile
     with pytest.raises(WriteAbortedError):
         late.begin()
     assert open_transactions(broker) == []
@@ -300,7 +310,7 @@ def test_abort_finds_what_is_decided_under_another_topic(broker: FakeBroker, run
     first = run("r1")
     first.task(0, 0, "a").begin().send()
     assert first.abort() == 1
-    assert open_transactions(broker) == ["P-other-0-0"]
+    assert open_transactions(broker) == ["P-other-0-1000"]
 
 
 def test_abort_leaves_alone_only_the_owner_whose_decision_cannot_be_read(
@@ -313,7 +323,7 @@ def test_abort_leaves_alone_only_the_owner_whose_decision_cannot_be_read(
     place = Ledger(first.client, first.names, "other", TOPIC).marker_partition
     first.client.commit_offsets(first.names.decision_group("other"), {place: (0, "of a later release")})
     assert first.abort() == 2
-    assert open_transactions(broker) == ["P-other-0-0"]
+    assert open_transactions(broker) == ["P-other-0-1000"]
     assert "KAFKA_EXACTLY_ONCE_RECORD_UNREADABLE" in caplog.text
 
 
@@ -346,22 +356,20 @@ def test_rows_that_another_run_commits_meanwhile_are_no_other_rows(run: Runs) ->
     zombie, second = run("r1"), run("r2")
     reports = zombie.reports(0, ["a"])
     second.write_version(0, ["a"])
-    with pytest.raises(CommitFailedError, match=r"Spark partitions 0, with the same rows: another run .*can be run again"):
+    with pytest.raises(CommitFailedError, match=r"another run has decided on version 0 .*run the write again"):
         zombie.committing(reports)._check(None)
     assert run("r3").write_version(0, ["a"]).how is HowCommitted.FOUND
 
 
-def test_a_zombie_driver_whose_tasks_its_successor_has_fenced_commits_nothing(broker: FakeBroker, run: Runs) -> None:
+def test_of_two_drivers_the_first_one_that_commits_ends_the_others_tasks(broker: FakeBroker, run: Runs) -> None:
     zombie, second = run("r1"), run("r2")
     reports = zombie.reports(0, ["a"])
     task = second.task(0, 0, "a").begin().send()
-    with pytest.raises(CommitFailedError, match="not theirs any more"):
-        zombie.commit(reports)
-    zombie.abort()
-    assert visible_rows(broker) == []
+    assert zombie.commit(reports).how is HowCommitted.COMMITTED
+    assert visible_rows(broker) == ["a"]
     with pytest.raises(ProducerFencedError, match="has been started since"):  # by the zombie: a prefix is for one query
         second.commit([task.finish()])
-    assert run("r3").write_version(0, ["a"]).how is HowCommitted.COMMITTED
+    assert run("r3").write_version(0, ["a"]).how is HowCommitted.FOUND
     assert visible_rows(broker) == ["a"]
     assert open_transactions(broker) == []
 

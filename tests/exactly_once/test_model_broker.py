@@ -19,7 +19,7 @@ NAME = "P-owner-0-run-0"
 ROWS = TopicPartition("orders", 0)
 TIMEOUT_MS = 60_000
 END_TXN = {1: 4, 2: 5}  # version of the request by transaction version
-REQUESTS = ("init", "write", "commit", "abort", "complete", "time out")
+REQUESTS = ("init", "init as expected", "write", "commit", "abort", "complete", "time out")
 
 
 class BrokerPair:
@@ -27,7 +27,7 @@ class BrokerPair:
 
     def __init__(self, transaction_version: int) -> None:
         self.version = transaction_version
-        self.broker = Broker()
+        self.broker = Broker(transaction_version=transaction_version)
         self.clock = ManualClock()
         self.fake = TransactionCoordinator(self.clock, write_marker=lambda *_: None, transaction_version=transaction_version)
         self.fake.holds_markers = True
@@ -36,13 +36,17 @@ class BrokerPair:
     def ask(self, request: str, epoch: int) -> tuple[object, object]:
         """The answers of both."""
         match request:
-            case "init":
-                self.broker, answer = self.broker.init_producer_id(ID)
+            case "init" | "init as expected":
+                expected = epoch if request == "init as expected" else None
+                self.broker, answer = self.broker.init_producer_id(ID, expected=expected)
+                expectation = {} if expected is None else {"producer_id": self.producer_id, "producer_epoch": expected}
                 response = self.fake.handle_init_producer_id(
-                    InitProducerIdRequest(transactional_id=NAME, transaction_timeout_ms=TIMEOUT_MS), 5
+                    InitProducerIdRequest(transactional_id=NAME, transaction_timeout_ms=TIMEOUT_MS, **expectation), 5
                 )
                 if response.error_code == Errors.CONCURRENT_TRANSACTIONS.number:
                     return answer, None
+                if response.error_code == Errors.PRODUCER_FENCED.number:
+                    return answer, -1
                 self.producer_id = response.producer_id
                 return answer, response.producer_epoch
             case "write":
@@ -51,7 +55,7 @@ class BrokerPair:
                 return error, self.fake.verify(NAME, self.producer_id, epoch, ROWS, how).number
             case "commit" | "abort":
                 commits = request == "commit"
-                self.broker, error = self.broker.end(ID, epoch, commit=commits, transaction_version=self.version)
+                self.broker, error = self.broker.end(ID, epoch, commit=commits)
                 end_txn = EndTxnRequest(
                     transactional_id=NAME, producer_id=self.producer_id, producer_epoch=epoch, committed=commits
                 )
@@ -87,4 +91,4 @@ def test_any_order_of_requests_gets_one_answer_from_model_and_fake_coordinator(t
         assert ours == theirs, (request, transaction)
         mine, its = both.broker.transaction(ID), both.fake.transactions[NAME]
         assert mine is not None
-        assert (mine.state, mine.epoch) == (its.state.value, its.epoch), (request, transaction)
+        assert (mine.state, mine.epoch, mine.last_epoch) == (its.state.value, its.epoch, its.last_epoch), (request, transaction)

@@ -68,9 +68,9 @@ def test_a_repetition_does_not_touch_what_the_write_before_has_decided(broker: F
     first.abort()
     again = run("r2")
     reports = again.reports(0, ["a"], ["b"])
-    transactions = again.client.describe_transactions(["P-q-0-0", "P-q-1-0"])
+    transactions = again.client.describe_transactions(["P-q-0-1000", "P-q-1-1000"])
     for entry in decision.entries:
-        each = transactions[f"P-q-{entry.partition}-0"]
+        each = transactions[f"P-q-{entry.partition}-1000"]
         assert each is not None
         assert each.is_open(entry.identity)
     assert again.commit(reports).how is HowCommitted.ROLLED_FORWARD

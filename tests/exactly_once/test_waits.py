@@ -14,12 +14,14 @@ import pyarrow as pa
 import pytest
 
 from spark_kafka_sink.admin.transaction_client import TRANSACTION_LOG, TransactionClient
+from spark_kafka_sink.exactly_once.settling import WrittenPlaces
 from spark_kafka_sink.exactly_once.task_attempt import TaskAttempt
 from spark_kafka_sink.exactly_once.version_commit import VersionCommit
 from spark_kafka_sink.exactly_once.writes import AttemptResult, TaskReport
 from spark_kafka_sink.network.kafka_client import ClientRequest, ClientResponse
 from spark_kafka_sink.network.network_client import NetworkClient
-from spark_kafka_sink.producer.producer import KafkaProducer
+from spark_kafka_sink.producer.task_producer import TaskProducer
+from spark_kafka_sink.protocol.topic_partition import TopicPartition
 from tests.exactly_once.stepwise_writes import DriverRun, content_of
 from tests.fakes.fake_broker import FakeBroker
 
@@ -75,13 +77,13 @@ def run(broker: FakeBroker) -> Iterator[DriverRun]:
 
 
 @pytest.fixture
-def producer(run: DriverRun) -> Iterator[KafkaProducer]:
+def producer(run: DriverRun) -> Iterator[TaskProducer]:
     """A worker keeps one for all of its tasks."""
-    with KafkaProducer({**run.options, "transactional.id": "none"}) as producer:
+    with TaskProducer({**run.options, "transactional.id": "none"}) as producer:
         yield producer
 
 
-def write(run: DriverRun, producer: KafkaProducer, version: int) -> TaskReport:
+def write(run: DriverRun, producer: TaskProducer, version: int) -> TaskReport:
     """Write as a task of the sink does."""
     attempt = TaskAttempt(run.client, producer, run.names, run.write(version), run.planned_at(version), 0, 0, TOPIC)
     attempt.begin()
@@ -92,28 +94,31 @@ def write(run: DriverRun, producer: KafkaProducer, version: int) -> TaskReport:
     return attempt.finish()
 
 
-def test_a_task_waits_four_times(run: DriverRun, producer: KafkaProducer, waits: Waits) -> None:
-    """Two looks, its own id, and the rows with the marker behind them."""
+def test_a_task_waits_five_times(run: DriverRun, producer: TaskProducer, waits: Waits) -> None:
+    """Its ids, a look, the id that it takes, its confirmation beside the second look, and the rows with their marker behind."""
     run.commit([write(run, producer, 0)])
     assert waits.of(lambda: write(run, producer, 1)) == [
+        ["DescribeTransactions"],
         ["OffsetFetch"],
         ["InitProducerId"],
-        ["OffsetFetch"],
+        ["InitProducerId", "OffsetFetch"],
         ["Produce", "TxnOffsetCommit"],
     ]
 
 
-def test_a_commit_waits_five_times(run: DriverRun, producer: KafkaProducer, waits: Waits) -> None:
+def test_a_commit_waits_six_times(run: DriverRun, producer: TaskProducer, waits: Waits) -> None:
     with TransactionClient(run.options) as driver:
         for version in (0, 1):
             report = write(run, producer, version)
             assert report.result is AttemptResult.OPEN
-            commit = VersionCommit(driver, run.names, [report], TOPIC)
+            places = WrittenPlaces({TopicPartition(TOPIC, 0): 1 + 2 * version})
+            commit = VersionCommit(driver, run.names, [report], TOPIC, places=places)
             request_names = waits.of(commit.run)
     assert [sorted(each) for each in request_names] == [
         ["ListTransactions", "OffsetFetch"],
         ["DescribeTransactions", "Metadata", "OffsetFetch"],
         ["OffsetCommit"],
         ["EndTxn"],
-        ["ListTransactions", "OffsetCommit"],
+        ["ListOffsets", "ListTransactions", "OffsetFetch"],
+        ["OffsetCommit"],
     ]

@@ -457,10 +457,9 @@ def _end_v1(transaction: Transaction, request: EndTxnRequest) -> tuple[ErrorCode
         return Errors.PRODUCER_FENCED, False
     if transaction.state is State.ONGOING:
         return Errors.NONE, True
-    prepared, complete = _states_of(request)
-    if transaction.state is prepared:
+    if transaction.state in PREPARED:
         return Errors.CONCURRENT_TRANSACTIONS, False
-    return (Errors.NONE if transaction.state is complete else Errors.INVALID_TXN_STATE), False
+    return (Errors.NONE if transaction.state is _complete_state_of(request) else Errors.INVALID_TXN_STATE), False
 
 
 def _end_v2(transaction: Transaction, request: EndTxnRequest) -> tuple[ErrorCode, bool]:
@@ -474,26 +473,22 @@ def _end_v2(transaction: Transaction, request: EndTxnRequest) -> tuple[ErrorCode
     is_current = transaction.epoch == request.producer_epoch
     if transaction.producer_id != request.producer_id and not repeats_last_epoch:
         return Errors.INVALID_PRODUCER_ID_MAPPING, False
-    prepared, complete = _states_of(request)
+    if transaction.state in PREPARED:
+        return Errors.CONCURRENT_TRANSACTIONS, False
     if transaction.state in (State.ONGOING, State.EMPTY):
         if not is_current:
             return Errors.PRODUCER_FENCED, False
         begins = transaction.state is State.ONGOING or not request.committed
         return (Errors.NONE if begins else Errors.INVALID_TXN_STATE), begins
-    if transaction.state in PREPARED:
-        if not repeats:
-            return Errors.PRODUCER_FENCED, False
-        return (Errors.CONCURRENT_TRANSACTIONS if transaction.state is prepared else Errors.INVALID_TXN_STATE), False
     if repeats:
-        return (Errors.NONE if transaction.state is complete else Errors.INVALID_TXN_STATE), False
+        return (Errors.NONE if transaction.state is _complete_state_of(request) else Errors.INVALID_TXN_STATE), False
     if not is_current:
         return Errors.PRODUCER_FENCED, False
     return (Errors.INVALID_TXN_STATE, False) if request.committed else (Errors.NONE, True)
 
 
-def _states_of(request: EndTxnRequest) -> tuple[State, State]:
-    prepared = State.PREPARE_COMMIT if request.committed else State.PREPARE_ABORT
-    return prepared, COMPLETE[prepared]
+def _complete_state_of(request: EndTxnRequest) -> State:
+    return State.COMPLETE_COMMIT if request.committed else State.COMPLETE_ABORT
 
 
 def _for_version(error: ErrorCode, version: int, *, fenced_since: int) -> ErrorCode:

@@ -5,9 +5,9 @@ test_sink_rows.py (outcomes of rows, rates, reports), test_sink_parity.py (compa
 test_sink_deployment.py. The transactional producer's are in test_transactions.py, test_transaction_versions.py and
 test_transaction_failures.py (a coordinator that dies). Those of exactly-once writes are test_exactly_once_crashes.py (killed at
 each step), …_zombies.py, …_faults.py (time-outs, lost answers, other rows), …_permissions.py, …_lasting.py (limits, and what
-hundreds of writes leave), …_traces.py (the model's), …_edges.py, …_spark.py and …_soak.py. The other files test clusters, broker
-versions, security, migration and documents. The tests check what Spark's tests check, by other means: its memory streams are
-files here, its test partitioner is one of Kafka's.
+hundreds of writes leave), …_traces.py (the model's), …_edges.py, …_spark.py, …_soak.py and test_control_records.py (partitions
+without leader). The other files test clusters, broker versions, security, migration and documents. The tests check what Spark's
+tests check, by other means: its memory streams are files here, its test partitioner is one of Kafka's.
 
 KafkaSinkMicroBatchStreamingSuite, KafkaContinuousSinkSuite → test_sink_streaming.py
     streaming - write to kafka with topic field → test_two_rounds_go_where_the_topic_column_says

@@ -44,15 +44,18 @@ def rows_of(*versions: Rows) -> list[str]:
 
 
 class BrokerWorld:
-    """Each has a topic and a prefix of its own."""
+    """Each has a topic and a prefix of its own, or the prefix that is given. `replicas` of the topic's partitions: None, up to
+    three."""
 
-    def __init__(self, cluster: LocalKafka, stack: ExitStack) -> None:
+    def __init__(
+        self, cluster: LocalKafka, stack: ExitStack, *, partitions: int = 2, replicas: int | None = None, prefix: str = ""
+    ) -> None:
         name = f"exactly-once-{next(_names)}"
         self.cluster = cluster
         self.topic = f"topic-{name}"
-        self.prefix = f"prefix-{name}"
+        self.prefix = prefix or f"prefix-{name}"
         self._stack = stack
-        cluster.create_topic(self.topic, 2)
+        cluster.create_topic(self.topic, partitions, replication_factor=replicas)
         self.client = stack.enter_context(TransactionClient({"bootstrap.servers": cluster.bootstrap_servers}))
         self.processes = stack.enter_context(Processes(cluster.bootstrap_servers, self.topic, {"prefix": self.prefix}))
 

@@ -77,7 +77,12 @@ def scram_users() -> list[str]:
 
 
 def sasl_cluster(
-    work_dir: Path, more_properties: Mapping[str, str] | None = None, more_format_options: Sequence[str] = ()
+    work_dir: Path,
+    more_properties: Mapping[str, str] | None = None,
+    more_format_options: Sequence[str] = (),
+    *,
+    brokers: int = 1,
+    version: str | None = None,
 ) -> LocalKafka:
     """Every mechanism with and without TLS, a listener with SCRAM-SHA-256 alone, and ACLs.
 
@@ -94,7 +99,12 @@ def sasl_cluster(
     }
     listeners = ["SASL_PLAINTEXT", "SASL_SSL", "SCRAM:SASL_PLAINTEXT"]
     return LocalKafka(
-        work_dir, extra_listeners=listeners, properties=properties, format_options=[*scram_users(), *more_format_options]
+        work_dir,
+        brokers=brokers,
+        version=version,
+        extra_listeners=listeners,
+        properties=properties,
+        format_options=[*scram_users(), *more_format_options],
     )
 
 

@@ -66,8 +66,8 @@ class Missing(NamedTuple):
         deny(world.cluster, "alice", self.operation, world.topic if self.resource == TOPIC else f"{world.prefix}-", self.resource)
 
 
-NO_DESCRIBE_ON_IDS = Missing(IDS, "DESCRIBE", "WRITE on the transactional id '{prefix}-q-0-0'")
-NO_WRITE_ON_IDS = Missing(IDS, "WRITE", "WRITE on the transactional id '{prefix}-q-0-0'")
+NO_DESCRIBE_ON_IDS = Missing(IDS, "DESCRIBE", "WRITE on the transactional id '{prefix}-q-0-1000'")
+NO_WRITE_ON_IDS = Missing(IDS, "WRITE", "WRITE on the transactional id '{prefix}-q-0-1000'")
 NO_DESCRIBE_ON_GROUPS = Missing(GROUPS, "DESCRIBE", "READ on the group '{prefix}-q-decision'")
 NO_READ_ON_GROUPS = Missing(GROUPS, "READ", "READ on the group '{prefix}-q-decision'")
 NO_DESCRIBE_ON_TOPIC = Missing(TOPIC, "DESCRIBE", "READ on the topic '{topic}'")
@@ -88,7 +88,8 @@ def test_the_permissions_of_the_table_suffice_for_a_write_its_replay_and_its_end
     alices(world, "dead").reports(0, *FIRST)
     alices(world, "dead", owner="another").reports(0, *FIRST)
     second = alices(world, "r2")
-    assert second.write_version(0, *FIRST).fenced == len(FIRST)
+    fenced_count = second.write_version(0, *FIRST).fenced
+    assert fenced_count == len(FIRST) + 2  # the other owner's, and those that the dead run left open; its empty one is taken
     second.decide(second.reports(1, *SECOND), second.ledger.fetch_decision())
     third = alices(world, "r3")
     assert third.write_version(1, *SECOND).how is HowCommitted.ROLLED_FORWARD
@@ -183,7 +184,7 @@ def test_a_driver_that_may_not_write_to_ids_left_open_fails_before_it_decides(wo
     NO_WRITE_ON_IDS.deny(world)
     with pytest.raises(AuthorizationError) as raised:
         run.commit(reports)
-    check_error(world, raised.value, NO_WRITE_ON_IDS, "WRITE on the transactional id '{prefix}-q-3-0'")
+    check_error(world, raised.value, NO_WRITE_ON_IDS, "WRITE on the transactional id '{prefix}-q-3-1000'")
     world.check()
 
 

@@ -171,6 +171,22 @@ def test_markers_can_be_held_back_and_written_one_by_one(broker: FakeBroker) -> 
     assert (again.error_code, again.producer_epoch) == (0, 1)
 
 
+@pytest.mark.parametrize("commit", [True, False])
+@pytest.mark.parametrize(("version", "error_of_last_epoch"), [(4, Errors.PRODUCER_FENCED), (5, Errors.CONCURRENT_TRANSACTIONS)])
+def test_until_all_markers_are_written_every_end_is_told_to_wait(
+    broker: FakeBroker, commit: bool, version: int, error_of_last_epoch: ErrorCode
+) -> None:
+    """Whichever decision it has. An abort at the epoch of the commit, repeated until it is complete, then makes it an abort."""
+    broker.transactions.holds_markers = True
+    producer = ManualProducer(broker)
+    producer.send(b"a")
+    ended = producer.end(commit=True)
+    assert producer.end(commit=commit, version=version).error_code == error_of_last_epoch.number
+    producer.go_on(ended)
+    assert producer.end(commit=commit, version=version).error_code == Errors.CONCURRENT_TRANSACTIONS.number
+    assert state_of(broker) is State.PREPARE_COMMIT
+
+
 def test_the_next_transaction_waits_for_the_markers_of_the_last(broker: FakeBroker) -> None:
     broker.transactions.holds_markers = True
     producer = ManualProducer(broker)

@@ -130,7 +130,8 @@ def test_pages_import_only_what_is_promised() -> None:
 QUESTIONS = {
     "ask", "ask_together", "describe_transactions_question", "fetch_offsets_question", "commit_offsets_question",
     "list_transactions_question", "whole_list_questions", "describe_producers_question", "end_offsets_question",
-    "stable_offsets_question", "end_again", "brokers_that_may_skip_control_records", "clock",
+    "stable_offsets_question", "take_over_question", "end_again", "brokers_that_may_skip_control_records", "bumps_epochs",
+    "partitions_of", "pause", "clock", "default_timeout_ms",
 }  # fmt: skip
 # What the package alone calls: of objects that only it makes, and of the driver's commit.
 OF_THE_PACKAGE = {

@@ -159,7 +159,7 @@ def test_a_micro_batch_is_known_by_query_and_batch(broker: FakeBroker, monkeypat
         message = run_task(monkeypatch, writer, [f"row {batch_id}"], query_id=QUERY, batch_id=batch_id)
         stream_writer(broker).commit([message], batch_id)
     assert visible_rows(broker) == ["row 0", "row 1"]
-    assert list(broker.transactions.transactions) == [f"p-{QUERY.replace('-', '')}-0-0"]
+    assert list(broker.transactions.transactions) == [f"p-{QUERY.replace('-', '')}-0-1000"]
 
 
 @pytest.mark.parametrize(
@@ -283,7 +283,7 @@ def test_writes_without_a_name_have_one_transactional_id_for_each_partition(
         writer = batch_writer(broker)
         writer.commit([run_task(monkeypatch, writer, [f"{number}"])])
     assert visible_rows(broker) == ["0", "1", "2", "3", "4"]
-    assert list(broker.transactions.transactions) == ["p-%unnamed-0-0"]
+    assert list(broker.transactions.transactions) == ["p-%unnamed-0-1000"]
 
 
 def test_other_rows_of_a_repetition_are_counted_where_they_are_accepted(

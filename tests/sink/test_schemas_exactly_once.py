@@ -130,7 +130,7 @@ class CrashError(Exception):
 def crash_after_the_decision(sink: Sink, committed: int = 0, fenced: int = 0) -> None:
     """The driver dies among its commits; further transactions time out."""
 
-    def commit_a_part(commit: VersionCommit, decision: Decision) -> None:
+    def commit_a_part(commit: VersionCommit, decision: Decision, *_: Any) -> None:
         prepared = [each.prepared_transaction(commit.names, commit._write.owner) for each in decision.entries]
         commit.client.end_transactions(prepared[:committed], commit=True)
         commit.client.fence(each.transactional_id for each in prepared[committed : committed + fenced])
@@ -159,10 +159,10 @@ def test_a_new_version_that_is_incomplete_is_completed_with_its_schema(sink: Sin
     """The driver itself found that a transaction had timed out, and only the incomplete decision and a marker are left."""
     with monkeypatch.context() as patch:
 
-        def fence_first(ledger: Any, decision: Decision, **how: Any) -> Any:
+        def fence_first(ledger: Any, decision: Decision, *how: Any) -> Any:
             first = decision.entries[0].prepared_transaction(ledger.names, ledger.owner)
             ledger.client.fence([first.transactional_id])
-            return commit_entries(ledger, decision, **how)
+            return commit_entries(ledger, decision, *how)
 
         patch.setattr("spark_kafka_sink.exactly_once.version_commit.commit_entries", fence_first)
         with pytest.raises(CommitFailedError, match="transactions were gone"):

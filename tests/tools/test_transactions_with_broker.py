@@ -20,10 +20,16 @@ from confluent_kafka import TopicPartition as Place
 from confluent_kafka.admin import AdminClient, OffsetSpec
 
 from jobs.local_kafka import LocalKafka
+from spark_kafka_sink import KafkaProducer, ProducerRecord
 from spark_kafka_sink.admin.transaction_client import TransactionClient
-from spark_kafka_sink.exactly_once.names import AttemptId, PrefixNames, escape_name
+from spark_kafka_sink.exactly_once.ledger_records import Decision, DecisionState
+from spark_kafka_sink.exactly_once.names import FIRST_SLOT, AttemptId, PrefixNames, escape_name, id_number
 from spark_kafka_sink.exactly_once.version_commit import HowCommitted
+from spark_kafka_sink.exactly_once.writes import Content
+from spark_kafka_sink.protocol.topic_partition import TopicPartition
+from tests.broker_properties import QUICK_SESSIONS, QUICK_TIMEOUTS
 from tests.exactly_once.stepwise_writes import DriverRun
+from tests.integration.control_records import Outage
 from tests.integration.reading import ReadTopic, Topic
 from tests.integration.sasl_cluster import allow, client_options, sasl_cluster
 
@@ -238,6 +244,43 @@ def test_what_a_query_has_decided_that_never_runs_again_is_committed(
     assert listing(broker, names.prefix) == {}
     with DriverRun(broker.bootstrap_servers, name, "r2", owner=owner, prefix=names.prefix) as again:
         assert again.write_version(0, ["a"], ["b"], ["c"]).how is HowCommitted.FOUND
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("commit", [True, False], ids=["committed", "aborted"])
+def test_rows_that_hang_are_listed_and_repaired(
+    kafka_jars: Path,  # noqa: ARG001 - fetched first
+    tmp_path: Path,
+    commit: bool,
+) -> None:
+    """A partition had no leader when its transaction ended, and its broker left out the control record. `list` said that nothing
+    was open, and readers stood still for ever."""
+    names, owner = names_of_a_query()
+    transactional_id = names.transactional_id(AttemptId(owner, 0, id_number(0, FIRST_SLOT)))
+    with LocalKafka(tmp_path, brokers=3, properties={**QUICK_SESSIONS, **QUICK_TIMEOUTS}) as cluster:
+        cluster.create_topic("orders", 2, replication_factor=1)
+        cluster.create_topic("markers")
+        with DriverRun(cluster.bootstrap_servers, "markers", "r1", owner=owner, prefix=names.prefix) as life:
+            life.ledger.write_decision(Decision(0, DecisionState.CARRIED_OUT, 1, 1, Content()))
+        options = {"bootstrap.servers": cluster.bootstrap_servers, "transactional.id": transactional_id}
+        with KafkaProducer(options) as producer:
+            producer.init_transactions()
+            producer.begin_transaction()
+            for partition in range(2):
+                producer.send(ProducerRecord("orders", b"row", partition=partition))
+            prepared = producer.prepare_transaction()
+        with Outage(cluster, TopicPartition("orders", 1)) as outage, TransactionClient({**options}) as client:
+            outage.begin(None)
+            client.end_transactions([prepared], commit=commit)
+        (transaction,) = listing(cluster, names.prefix, "", "--topic", "orders").values()
+        assert transaction["state"] == ("CompleteCommit" if commit else "CompleteAbort")
+        assert {"topic": "orders", "partition": 1} in transaction["hanging_partitions"]
+        assert last_stable_offset(cluster, "orders", 1) == 0
+        done = run(cluster, "repair", names.prefix, "--topic", "orders", "--yes", "--watch-seconds", "1", "--force")
+        assert done.returncode == 0, done.stdout + done.stderr
+        assert done.stdout.endswith("Repaired: 1 transactional id.\n")
+        assert last_stable_offset(cluster, "orders", 1) >= 2
+        assert listing(cluster, names.prefix, "", "--topic", "orders") == {}
 
 
 def test_permissions_that_are_missing_are_named(

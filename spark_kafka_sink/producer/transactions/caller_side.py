@@ -18,7 +18,7 @@ from spark_kafka_sink.interrupts import LiveCalls, Waiters
 from spark_kafka_sink.producer.transactions.transaction_manager import TransactionManager
 from spark_kafka_sink.producer.txn_requests.group_offsets import checked_group, checked_offsets, checked_text
 from spark_kafka_sink.producer.txn_requests.transactional_call import CalledMethod, TransactionalCall
-from spark_kafka_sink.protocol.producer_identity import PreparedTransaction
+from spark_kafka_sink.protocol.producer_identity import NO_PRODUCER, PreparedTransaction, ProducerIdentity
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -67,9 +67,10 @@ class CallerSide:
         call = TransactionalCall(CalledMethod.USE_ID, self.clock, transactional_id=_checked_id(transactional_id))
         self._post_and_wait(call, self._deadline_ms()).is_reported = True
 
-    def init(self, transactional_id: str | None = None) -> None:
+    def init(self, transactional_id: str | None = None, identity: ProducerIdentity = NO_PRODUCER) -> None:
+        """`identity`: that another client has got for the id; no request is sent then."""
         new_id = "" if transactional_id is None else _checked_id(transactional_id)
-        call = TransactionalCall(CalledMethod.INIT, self.clock, transactional_id=new_id)
+        call = TransactionalCall(CalledMethod.INIT, self.clock, transactional_id=new_id, identity=identity)
         self._post_and_wait(call, self._deadline_ms()).is_reported = True
 
     def begin(self) -> None:

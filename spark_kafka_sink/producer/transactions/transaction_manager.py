@@ -216,6 +216,10 @@ class TransactionManager(NumberingSequencer):
             self._switch_to_id(call.transactional_id)
         self._begin_error = None
         self.transition_to(SequencerState.INITIALIZING)
+        if call.identity.is_valid:
+            self.handle_identity(call.identity)
+            call.settle()
+            return
         self._ask_for_identity(call, NO_PRODUCER, RequestPriority.INIT_PRODUCER_ID)
 
     def _ask_for_identity(self, call: TransactionalCall | None, identity: ProducerIdentity, priority: RequestPriority) -> None:

@@ -17,6 +17,7 @@ from spark_kafka_sink.clock import Clock
 from spark_kafka_sink.errors import KafkaError, copy_to_keep
 from spark_kafka_sink.interrupts import LiveCalls, Waiters
 from spark_kafka_sink.producer.txn_requests.group_offsets import NO_GROUP, ConsumerGroupMetadata, OffsetAndMetadata
+from spark_kafka_sink.protocol.producer_identity import NO_PRODUCER, ProducerIdentity
 from spark_kafka_sink.protocol.topic_partition import TopicPartition
 
 
@@ -42,6 +43,7 @@ class TransactionalCall:
     group: ConsumerGroupMetadata = NO_GROUP  # of send_offsets_to_transaction
     must_follow_rows: bool = False  # of send_offsets_to_transaction(wait=False): earlier rows go first
     transactional_id: str = ""  # of use_transactional_id, and of init_transactions with another id
+    identity: ProducerIdentity = NO_PRODUCER  # of TaskProducer.go_on_as
     is_taken: bool = field(default=False, init=False)  # by the Sender, which skips a call that is posted again
     is_reported: bool = field(default=False, init=False)  # its caller has received the outcome
     is_done: bool = field(default=False, init=False)

@@ -1,4 +1,6 @@
-"""Judges what exactly-once needs: coordinators, permissions, the time-out of transactions; and what earlier writes have left."""
+"""Judges what exactly-once needs: coordinators, permissions, the time-out of transactions; and what earlier writes have left, and
+which brokers may skip control records.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from spark_kafka_sink.admin.transaction_operations import ListedTransaction, TransactionState
-from spark_kafka_sink.errors import AuthorizationError, KafkaError, UnsupportedVersionError, printable
+from spark_kafka_sink.errors import AuthorizationError, KafkaError, UnsupportedVersionError, printable, printable_list
 from spark_kafka_sink.exactly_once.names import PrefixNames
 from spark_kafka_sink.protocol.permissions import AclOperation
 from spark_kafka_sink.tools.check.results import WRITE_FINDS_OUT, CheckResult, green, number_in_setting, red, remedy_for, yellow
@@ -121,13 +123,41 @@ def judge_leftovers(
     if not may_describe and not transactions:
         return yellow(check, subject, "not known: brokers list only ids that the user may describe", ms=ms)
     tasks = [each for each in transactions if names.parse(each.transactional_id) is not None]
-    open_transactions = [each for each in tasks if each.state != TransactionState.EMPTY]
+    open_transactions = [each for each in tasks if each.state not in (TransactionState.EMPTY, TransactionState.COMPLETE_ABORT)]
     if open_transactions:
         finding = f"{counted(len(open_transactions), 'open transaction')}, of a query at work or left by one: readers wait there"
         remedy = f"look with `pykafka-sink transactions list --prefix {printable(names.prefix)}`"
         return yellow(check, subject, finding, remedy, ms)
-    more = f"; {counted(len(tasks), 'transactional id')} of tasks without one, which holds back nobody" if tasks else ""
+    empty_count = sum(each.state == TransactionState.EMPTY for each in tasks)
+    aborted_count = len(tasks) - empty_count
+    more = f"; {counted(empty_count, 'transactional id')} of tasks without one, which holds back nobody" if empty_count else ""
+    more += f"; {counted(aborted_count, 'aborted one')} that the next write settles" if aborted_count else ""
     return green(check, subject, f"no open transaction{more}", ms)
+
+
+def judge_control_records(
+    node_ids: Sequence[int], topic: str | None, permissions: frozenset[AclOperation] | None, ms: int
+) -> CheckResult:
+    """Name the brokers that may skip control records. Writes find that out, for sure only with READ on the topic.
+
+    Args:
+        node_ids: of these brokers.
+        topic: of the rows; None if each row names its own.
+        permissions: of the user on the topic; None: not known.
+    """
+    check = "control records"
+    if not node_ids:
+        return green(check, "", "no broker skips them when it ends a transaction", ms)
+    brokers = f"broker{'' if len(node_ids) == 1 else 's'} {printable_list(node_ids, 10)}"
+    finding = f"{brokers} may skip them where a partition has no leader (KAFKA-20734): writes see that, and repeat the decision"
+    if topic is None:
+        return green(check, "", f"{finding}; with READ on the topics they see for sure what it is about", ms)
+    if permissions is not None and AclOperation.READ in permissions:
+        return green(check, "", finding, ms)
+    grant = f"grant the user READ on the topic {printable(topic)}"
+    if permissions is None:
+        return yellow(check, "", f"{finding}; READ on the topic, to be sure of that: not known", f"if it is missing, {grant}", ms)
+    return yellow(check, "", f"{finding}, on suspicion only without READ on the topic", grant, ms)
 
 
 def _remedy_for_ids(names: PrefixNames, permission: str) -> str:

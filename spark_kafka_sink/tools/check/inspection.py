@@ -13,7 +13,12 @@ from random import Random
 
 from spark_kafka_sink.admin.cluster_access import ClusterAccess
 from spark_kafka_sink.admin.request_client import RequestClient
-from spark_kafka_sink.admin.transaction_client import DEFAULT_LONGEST_TRANSACTION_MS
+from spark_kafka_sink.admin.topics import TopicDescription
+from spark_kafka_sink.admin.transaction_client import (
+    DEFAULT_LONGEST_TRANSACTION_MS,
+    FIRST_METADATA_VERSION_WITH_SKIPS,
+    METADATA_FEATURE,
+)
 from spark_kafka_sink.clock import Clock, wait_seconds
 from spark_kafka_sink.config.producer_config import ProducerConfig
 from spark_kafka_sink.config.sink_options import SinkOptions
@@ -42,6 +47,7 @@ from spark_kafka_sink.tools.check.contact import Contact, Stage, make_contacts
 from spark_kafka_sink.tools.check.exactly_once import (
     BROKER_MAX_TIMEOUT,
     CheckedPrefix,
+    judge_control_records,
     judge_groups,
     judge_ids,
     judge_leftovers,
@@ -167,6 +173,7 @@ class Inspection:
             yield from judge_topic(checked_topic, self._config, must_exist=AclOperation.READ in needs)
         if self.options.is_exactly_once:
             yield from self._judge_prefix(outcomes, has_written=has_written)
+            yield self._judge_control_records(usable_contacts, nodes, outcomes)
         if write_result is not None:
             yield write_result
 
@@ -207,6 +214,24 @@ class Inspection:
         yield judge_timeout(self._configured_timeout_ms, limit.value, default_ms, limit.ms, has_written=has_written)
         leftovers = listed_transactions(outcomes)
         yield judge_leftovers(self._names, leftovers.value, leftovers.ms, may_describe=description.error is None)
+
+    def _judge_control_records(
+        self,
+        contacts: Sequence[Contact],
+        nodes: Mapping[str, MetadataResponseBroker],
+        outcomes: Mapping[Hashable, TimedOutcome],
+    ) -> CheckResult:
+        levels = {
+            nodes[each.server].node_id: each.versions.supported_features.get(METADATA_FEATURE, 0)
+            for each in contacts
+            if each.server in nodes and each.versions is not None
+        }
+        node_ids = sorted(node_id for node_id, level in levels.items() if level >= FIRST_METADATA_VERSION_WITH_SKIPS)
+        topic = self.options.topic
+        outcome = None if topic is None else outcomes["topic", topic]
+        description = None if outcome is None else outcome.value
+        permissions = description.permissions if isinstance(description, TopicDescription) else None
+        return judge_control_records(node_ids, topic, permissions, 0 if outcome is None else outcome.ms)
 
     # A RECORD
 

@@ -1,8 +1,9 @@
-"""List the open transactions of exactly-once writes, and abort or commit what a query that has died left open.
+"""List the open transactions of exactly-once writes, abort or commit what a query that has died left open, and repair what hangs.
 
 Open transactions hold back readers with isolation.level=read_committed. Brokers abort them after their time-out. `abort` does so
 at once: it fences their transactional ids (InitProducerId), so that their producers can no longer write, and ends them. A version
-that is decided should not be aborted: `commit` commits it, as the next run of its query would.
+that is decided should not be aborted: `commit` commits it, as the next run of its query would. `repair` repeats decisions whose
+control records brokers have skipped.
 Laws: a query that shows a sign of life is left alone; only `abort --force` overrides this. `abort` leaves a version alone that is
 decided, or may be; only --even-decided overrides this. Nothing is aborted or committed without a "y" or --yes. Secrets are never
 printed.
@@ -32,7 +33,7 @@ from spark_kafka_sink.tools.errors import UsageError
 from spark_kafka_sink.tools.exit_codes import DONE, FAILED, INTERRUPTED, USAGE
 from spark_kafka_sink.tools.properties import option_name, read_properties
 from spark_kafka_sink.tools.transactions import output
-from spark_kafka_sink.tools.transactions.changes import AbortOpen, CommitDecided
+from spark_kafka_sink.tools.transactions.changes import AbortOpen, CommitDecided, RepairHanging
 from spark_kafka_sink.tools.transactions.console import Console
 from spark_kafka_sink.tools.transactions.survey import other_prefixes, survey
 from spark_kafka_sink.tools.words import counted
@@ -45,11 +46,17 @@ EXAMPLES = """
     PROG abort --prefix orders --bootstrap-servers localhost:9092
     PROG abort --prefix orders --command-config sink.properties --yes
     PROG commit --prefix orders --command-config sink.properties
+    PROG repair --prefix orders --topic orders --command-config sink.properties
 """
 KAFKA_PREFIX = "kafka."
 DONE_MEANS, FAILED_MEANS = "done, or nothing to do", "something was left alone, or failed"  # exit codes
 PROG = "pykafka-sink transactions"
-VERBS = ("list", "abort", "commit")
+CHANGES: dict[str, type[AbortOpen | CommitDecided | RepairHanging]] = {
+    "abort": AbortOpen,
+    "commit": CommitDecided,
+    "repair": RepairHanging,
+}
+VERBS = ("list", *CHANGES)
 Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
 
 
@@ -57,10 +64,13 @@ Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
 
 
 def build_parser(prog: str = PROG) -> argparse.ArgumentParser:
-    description = "List the open transactions of exactly-once writes, and abort or commit what a query that has died left."
+    description = "List the open transactions of exactly-once writes, abort or commit what a query that has died left, and repair"
+    description += " what brokers have ended and left hanging."
     parser = new_parser(prog, description, EXAMPLES, success=DONE_MEANS, failure=FAILED_MEANS)
     commands = parser.add_subparsers(dest="command", required=True, metavar="|".join(VERBS))
-    summary = "show open transactions; needs DESCRIBE on the prefix's transactional ids and groups"
+    summary = (
+        "show open transactions, and what hangs of complete ones; needs DESCRIBE on the prefix's transactional ids and groups"
+    )
     command = _add_command(commands, prog, "list", summary)
     json_help = "one JSON object per line instead of a table, and a last one with their number; times are milliseconds"
     command.add_argument("--json", action="store_true", help=json_help)
@@ -77,11 +87,17 @@ def build_parser(prog: str = PROG) -> argparse.ArgumentParser:
     command = _add_changing_command(commands, prog, "commit", summary)
     force_help = "also where it cannot be seen whether the query is alive; never where it shows a sign of life"
     command.add_argument("--force", action="store_true", help=force_help)
+    summary = "repeat the decision about transactions that are complete, and whose rows hang; asks before"
+    command = _add_changing_command(commands, prog, "repair", summary)
+    command.add_argument("--force", action="store_true", help=force_help)
     return parser
 
 
 def _add_changing_command(commands: Commands, prog: str, verb: str, summary: str) -> argparse.ArgumentParser:
-    needs = " Needs, beyond `list`: WRITE on the transactional ids, READ on the topics, to see whether rows still arrive."
+    needs = (
+        " Needs, beyond `list`: WRITE on the transactional ids, READ on the topics, to see whether rows still arrive, and on the"
+    )
+    needs += " groups. `repair` also needs WRITE on the topics."
     command = _add_command(commands, prog, verb, summary, needs)
     yes_help = f"{verb} without a question; needed where there is no terminal to ask at"
     command.add_argument("--yes", action="store_true", help=yes_help)
@@ -110,6 +126,8 @@ def _add_command(commands: Commands, prog: str, name: str, summary: str, needs: 
     config_help = ".properties file with client options of Kafka; put passwords here. A --config file of the other jobs will do: "
     config_help += "the sink's own options are passed over; repeatable, later files override earlier ones"
     add("--command-config", type=Path, action="append", default=[], metavar="FILE", help=config_help)
+    topic_help = "a topic where rows of complete transactions may hang; that of the markers is known by itself; repeatable"
+    add("--topic", action="append", default=[], metavar="TOPIC", help=topic_help)
     timeout_help = "time limit of each step: list, read decisions, look at partitions, abort (default: %(default)s)"
     add("--timeout-ms", type=parse_positive_int, default=10_000, metavar="MS", help=timeout_help)
     return command
@@ -139,7 +157,8 @@ def client_options(arguments: argparse.Namespace) -> dict[str, str]:
 def list_transactions(client: TransactionClient, names: PrefixNames, arguments: argparse.Namespace, console: Console) -> int:
     """Print the open transactions, and recent ones. Returns the exit code."""
     with console.note_if_slow("for transactions"):
-        new_survey = survey(client, names, console.wall_ms, arguments.recent_minutes * MS_PER_MINUTE)
+        recent_ms = arguments.recent_minutes * MS_PER_MINUTE
+        new_survey = survey(client, names, console.wall_ms, recent_ms, topics=arguments.topic)
         prefixes = None if new_survey.transactions else other_prefixes(client, names)
     for warning in output.warnings(new_survey):
         console.note(f"warning: {warning}")
@@ -177,8 +196,7 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
     with TransactionClient(client_options(arguments)) as client:
         if arguments.command == "list":
             return list_transactions(client, names, arguments, console)
-        change = AbortOpen if arguments.command == "abort" else CommitDecided
-        return change(client, names, arguments, console).run()
+        return CHANGES[arguments.command](client, names, arguments, console).run()
 
 
 def main(argv: list[str] | None = None, console: Console | None = None, prog: str = PROG) -> int:

@@ -39,9 +39,12 @@ REMEDIES = {
     Obstacle.UNWATCHED: "If the query has ended, --force overrides this.",
     Obstacle.DECIDED: f"--even-decided aborts them, but {WHAT_IS_LOST}.",
     Obstacle.UNREADABLE: f"--even-decided aborts them all the same. If a version is decided, {WHAT_IS_LOST}.",
+    Obstacle.REPEATED: "`repair` completes it; an abort would lose rows.",
+    Obstacle.UNPROVEN: "Compare them with their source, abort them with kafka-transactions.sh, and write again what is missing.",
     Obstacle.ENDING: "Look for partitions without a leader, and at the brokers' logs: control records cannot be written.",
 }
 THE_QUERY_FAILS = "The query fails if it is alive. Nothing of the version is visible, and it can be run again."
+A_LATER_VERSION = "If the query is alive, a later version that it decides may be committed in part."
 CONSEQUENCES = {
     "aborted": {
         Obstacle.ALIVE: THE_QUERY_FAILS,
@@ -49,7 +52,8 @@ CONSEQUENCES = {
         Obstacle.DECIDED: _sentence(WHAT_IS_LOST),
         Obstacle.UNREADABLE: f"If a version is decided, {WHAT_IS_LOST}.",
     },
-    "committed": {Obstacle.UNWATCHED: "If the query is alive, a later version that it decides may be committed in part."},
+    "committed": {Obstacle.UNWATCHED: A_LATER_VERSION},
+    "repaired": {Obstacle.UNWATCHED: A_LATER_VERSION},
 }
 
 
@@ -79,7 +83,7 @@ NO_VERSION = f"VERSION {NOT_KNOWN}: no decision names the transaction; its task 
 
 def _id_form(transaction: SurveyedTransaction) -> tuple[str, ...]:
     """The form of the transactional id; on a line of its own also whose it is, where the id does not show that."""
-    suffix = f"-{transaction.attempt_id.partition}-{transaction.attempt_id.attempt}"
+    suffix = f"-{transaction.attempt_id.partition}-{transaction.attempt_id.number}"
     form = f"{transaction.transactional_id.removesuffix(suffix)}-TASK-ATTEMPT"
     owner = shown_owner(transaction.attempt_id.owner)
     return (form,) if owner == transaction.attempt_id.owner else (form, f"(of {owner})")
@@ -93,13 +97,25 @@ def _cells(transaction: SurveyedTransaction) -> tuple[str, ...]:
     return (
         str(transaction.attempt_id.partition),
         str(transaction.attempt_id.attempt),
-        transaction.state,
+        _state(transaction),
         NONE if transaction.age_ms is None else duration(transaction.age_ms),
         NONE if left_ms is None else duration(left_ms) if left_ms > 0 else "due",
-        NONE if transaction.is_complete else str(transaction.decided_version) if transaction.is_decided else NOT_KNOWN,
+        _version(transaction),
         _decision(transaction),
         partitions_text(transaction.written_partitions or transaction.description.partitions),
     )
+
+
+def _state(transaction: SurveyedTransaction) -> str:
+    if transaction.hangs:
+        return f"{transaction.state}, hangs"
+    return f"{transaction.state}, may hang" if transaction.may_hang else transaction.state
+
+
+def _version(transaction: SurveyedTransaction) -> str:
+    if transaction.known_version is not None:
+        return str(transaction.known_version)
+    return NONE if transaction.is_complete else NOT_KNOWN
 
 
 def _decision(transaction: SurveyedTransaction) -> str:
@@ -152,17 +168,24 @@ def json_line(transaction: SurveyedTransaction) -> str:
             "time_left_ms": transaction.time_left_ms,
             "timeout_ms": description.timeout_ms,
             "started": start_time,
-            "partitions": [{"topic": topic, "partition": partition} for topic, partition in sorted(description.partitions)],
+            "partitions": _partition_objects(description.partitions),
             "owner": transaction.owner,
-            "version": transaction.decided_version if transaction.is_decided else None,
+            "version": transaction.known_version,
             "task": transaction.attempt_id.partition,
             "attempt": transaction.attempt_id.attempt,
             "producer_id": description.producer_id,
             "producer_epoch": description.producer_epoch,
+            "hanging_partitions": _partition_objects(transaction.open_rows),
+            "marker_hangs": transaction.is_marker_pending,
+            "suspicious_partitions": _partition_objects(transaction.suspicious),
             "last_decision": last_decision,
             "last_decision_error": str(decision) if isinstance(decision, KafkaError) else None,
         }
     )
+
+
+def _partition_objects(partitions: Iterable[TopicPartition]) -> list[dict[str, str | int]]:
+    return [{"topic": topic, "partition": partition} for topic, partition in sorted(partitions)]
 
 
 # SENTENCES
@@ -170,12 +193,17 @@ def json_line(transaction: SurveyedTransaction) -> str:
 
 def summary(survey: Survey, prefix: str, recent: str) -> str:
     """How many transactional ids there are in which state."""
-    ended_count = sum(each.is_complete for each in survey.transactions)
-    empty_count = sum(each.is_empty for each in survey.transactions)
-    open_count = len(survey.transactions) - ended_count - empty_count
+    hanging_count = sum(each.may_hang for each in survey.transactions)
+    others = [each for each in survey.transactions if not each.may_hang]
+    decided_count = sum(each.is_complete and each.decided_version is not None for each in others)
+    recent_count = sum(each.is_complete for each in others) - decided_count
+    empty_count = sum(each.is_empty for each in others)
+    open_count = len(others) - decided_count - recent_count - empty_count
     parts = [f"{open_count:,} open"]
+    parts += [f"{hanging_count:,} complete, with rows or markers that hang or may hang"] if hanging_count else []
+    parts += [f"{decided_count:,} complete, of a version that is not carried out"] if decided_count else []
     parts += [f"{empty_count:,} of {_tasks(empty_count)} without a row"] if empty_count else []
-    parts += [f"{ended_count:,} ended that began within {recent}"] if ended_count else []
+    parts += [f"{recent_count:,} ended that began within {recent}"] if recent_count else []
     return f"Transactional ids of prefix {printable(prefix)}: {', '.join(parts)}; all others are complete."
 
 
@@ -199,9 +227,9 @@ def summary_json(survey: Survey, prefix: str, known_prefixes: Sequence[str] | No
 
 def warnings(survey: Survey) -> list[str]:
     """What the survey could not find out, each thing once."""
-    errors = {str(each.decision) for each in survey.unfinished_transactions if isinstance(each.decision, KafkaError)}
-    hidden = [survey.warning] if survey.warning else []
-    return hidden + [f"the decision of an owner is not known: {error}" for error in sorted(errors)]
+    shown = [each for each in survey.transactions if not each.is_complete or each.may_hang]
+    errors = {str(each.decision) for each in shown if isinstance(each.decision, KafkaError)}
+    return [*survey.warnings, *(f"the decision of an owner is not known: {error}" for error in sorted(errors))]
 
 
 def short_table(transactions: Sequence[SurveyedTransaction]) -> list[str]:
@@ -228,9 +256,11 @@ def verdict_lines(verdicts: Sequence[Verdict], participle: str) -> list[str]:
 
 
 def plan(verdicts: Sequence[Verdict]) -> str:
-    """What will be aborted or committed, as a noun phrase."""
+    """What will be aborted, committed or repaired, as a noun phrase."""
     ongoing_count = sum(each.transaction.is_ongoing for each in verdicts)
-    empty_count = len(verdicts) - ongoing_count
-    parts = [counted(ongoing_count, "open transaction")] if ongoing_count else []
+    repaired_count = sum(each.transaction.is_complete or each.transaction.may_hang for each in verdicts)
+    empty_count = len(verdicts) - ongoing_count - repaired_count
+    parts = [counted(repaired_count, "complete transaction")] if repaired_count else []
+    parts += [counted(ongoing_count, "open transaction")] if ongoing_count else []
     parts += [f"{counted(empty_count, 'transactional id')} of {_tasks(empty_count)} without a row"] if empty_count else []
     return " and ".join(parts)

@@ -8,7 +8,7 @@ An abort is no sign: a failed task aborts, but so do brokers at a time-out, and 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from spark_kafka_sink.admin.leaders import ActiveProducer
@@ -18,7 +18,7 @@ from spark_kafka_sink.admin.transaction_operations import TransactionState
 from spark_kafka_sink.errors import BrokerError, KafkaError, printable
 from spark_kafka_sink.exactly_once.fencing import COMPLETE, ENDING
 from spark_kafka_sink.exactly_once.ledger_records import Decision
-from spark_kafka_sink.exactly_once.names import PrefixNames
+from spark_kafka_sink.exactly_once.names import AttemptId, PrefixNames
 from spark_kafka_sink.protocol.error_codes import Errors
 from spark_kafka_sink.protocol.topic_partition import TopicPartition
 from spark_kafka_sink.tools.transactions.survey import Survey, SurveyedTransaction, survey
@@ -36,7 +36,7 @@ class Look:
     Args:
         survey: of the prefix.
         producers: what the partitions of ongoing transactions know of their producers, or why that cannot be known.
-        heartbeats: the last heartbeat of each owner that has unfinished transactions, or why that cannot be known.
+        heartbeats: the last heartbeat of each owner that has transactions in the survey, or why that cannot be known.
     """
 
     survey: Survey
@@ -44,13 +44,20 @@ class Look:
     heartbeats: Mapping[str, LastHeartbeat]
 
 
-def look(client: TransactionClient, names: PrefixNames, wall_ms: Callable[[], int], before: Look | None = None) -> Look:
+def look(
+    client: TransactionClient,
+    names: PrefixNames,
+    wall_ms: Callable[[], int],
+    before: Look | None = None,
+    topics: Collection[str] = (),
+) -> Look:
     """Look at the prefix, and again at the ids of the look before. Blocks and raises as `survey` does."""
-    new_survey = survey(client, names, wall_ms, extra_ids=() if before is None else before.survey.states)
+    extra_ids: Collection[AttemptId] = () if before is None else before.survey.states.keys()
+    new_survey = survey(client, names, wall_ms, extra_ids=extra_ids, topics=topics)
     ongoing = [each for each in new_survey.transactions if each.is_ongoing]
     partitions = {partition for each in ongoing for partition in each.written_partitions}
     producers = client.describe_producers(sorted(partitions), {each.description.producer_id for each in ongoing})
-    owners = {each.attempt_id.owner for each in new_survey.unfinished_transactions}
+    owners = {each.attempt_id.owner for each in new_survey.transactions}
     return Look(new_survey, producers, _heartbeats(client, names, owners))
 
 
@@ -98,7 +105,7 @@ def _signs_of_transactions(before: Look, after: Look) -> Iterator[tuple[str, str
         old_state = before.survey.states.get(attempt_id)
         signs: list[str] = []
         if old_state is None:
-            signs = ["has begun"]
+            signs = [] if state in COMPLETE else ["has begun"]  # a complete one is looked at because its rows hang
         elif old_state != state:
             transition = f"went from {printable(old_state)} to {printable(state)}"
             signs = [transition] if _is_done_by_query(old_state, state) else []

@@ -3,8 +3,11 @@
 Each method is one request. It returns the broker as it is afterwards, and the answer; the broker itself never changes, so that
 states can be compared and kept. `complete` and `time_out` are what brokers do by themselves.
 
-Answers follow TransactionCoordinator.scala of Kafka 4.3 (KIP-98, KIP-360, KIP-890). Rows and marker of a transaction appear
-together; epochs never run out; nothing expires.
+Answers follow TransactionCoordinator.scala of Kafka 4.3 (KIP-98, KIP-360, KIP-890). Epochs never run out; nothing expires.
+
+A place is where a transaction has records: a partition with rows, or the group of its marker. When a transaction ends, each place
+gets a control record, which decides about all open records of the transactional id there. A control record that never comes is
+the fault KAFKA-20734: the coordinator says that the transaction is complete, and its records hang until the next control record.
 """
 
 from __future__ import annotations
@@ -49,13 +52,31 @@ CARRIED_OUT: Final = "carried out"
 INCOMPLETE: Final = "incomplete"
 
 
+# Whose time-out an id has: that tells who took it last.
+TakenBy = Literal["task", "taker", "fencer"]
+TASK: Final = "task"
+TAKER: Final = "taker"  # a task that does not know yet whether somebody has had the id meanwhile
+FENCER: Final = "fencer"
+
+Place = str
+MARKER_PLACE: Final = "marker"
+
+
+def place_of(row: str) -> Place:
+    """The partition in which a row is: rows with one letter are in one partition, whatever their version."""
+    return row.partition("/")[0][-1]
+
+
 class TransactionalId(NamedTuple):
     partition: int  # Spark's
     stage: int  # Spark's stage attempt
     attempt: int
+    slot: int = 1
 
     def __repr__(self) -> str:
-        return "-".join(map(str, self if self.stage else (self.partition, self.attempt)))
+        numbers = (self.partition, self.stage, self.attempt) if self.stage else (self.partition, self.attempt)
+        slot = f" slot {self.slot}" if self.slot > 1 else ""
+        return "-".join(map(str, numbers)) + slot
 
     def __str__(self) -> str:
         return repr(self)
@@ -75,6 +96,18 @@ class ModelTransaction(NamedTuple):
     id: TransactionalId
     epoch: int
     state: State
+    rows: Rows = ()
+    marker: ModelMarker | None = None
+    places: tuple[Place, ...] = ()  # of the transaction; while it ends, those that have no control record yet
+    taken_by: TakenBy = TASK
+    last_epoch: int = -1  # the one before: an InitProducerId that expects it counts as repeated, and gets the current one
+
+
+class Hanging(NamedTuple):
+    """Open records of a transactional id in a place whose control record was skipped."""
+
+    id: TransactionalId
+    place: Place
     rows: Rows = ()
     marker: ModelMarker | None = None
 
@@ -131,6 +164,8 @@ class Broker(NamedTuple):
     overflow: tuple[tuple[int, tuple[Entry, ...]], ...] = ()
     aborted: int = 0  # the record that writes were aborted: those which were planned before this number
     width: int = 0  # the most partitions that any version has had; it only grows
+    hanging: tuple[Hanging, ...] = ()
+    transaction_version: int = 2
     # What the invariants ask for, and the protocol does not: versions that were ever decided, and that were ever incomplete.
     ever_decided: tuple[int, ...] = ()
     ever_incomplete: tuple[int, ...] = ()
@@ -148,66 +183,78 @@ class Broker(NamedTuple):
         return any(
             each.marker is not None and each.id.partition == partition and each.state in (ONGOING, *PREPARED)
             for each in self.transactions
-        )
+        ) or any(each.marker is not None and each.id.partition == partition for each in self.hanging)
+
+    def hanging_places(self, id_: TransactionalId) -> tuple[Place, ...]:
+        """Where DescribeProducers, or OffsetFetch with require_stable, shows open records of an id that has none open."""
+        return tuple(each.place for each in self.hanging if each.id == id_)
 
     def overflow_in(self, slot: int) -> tuple[Entry, ...] | None:
         return next((entries for each, entries in self.overflow if each == slot), None)
 
     # REQUESTS
 
-    def init_producer_id(self, id_: TransactionalId) -> tuple[Broker, int | None]:
-        """The new epoch; None for CONCURRENT_TRANSACTIONS: ask again."""
+    def init_producer_id(
+        self, id_: TransactionalId, *, taken_by: TakenBy = TASK, expected: int | None = None
+    ) -> tuple[Broker, int | None]:
+        """The new epoch; None for CONCURRENT_TRANSACTIONS: ask again. `expected`: the epoch that the id is to have (KIP-360); the
+        answer is -1 if it has another one. An open transaction is aborted whatever epoch is expected. An id that is expected to
+        be unknown (-1) is left alone if it is known: the request has a producer id that nobody has."""
         transaction = self.transaction(id_)
+        if expected == -1 and transaction is not None:
+            return self, -1
         if transaction is None:
-            return self._with(ModelTransaction(id_, 0, EMPTY)), 0
+            return self._with(ModelTransaction(id_, 0, EMPTY, taken_by=taken_by)), 0
         if transaction.state in PREPARED:
             return self, None
         if transaction.state == ONGOING:
-            return self._with(transaction._replace(epoch=transaction.epoch + 1, state=PREPARE_ABORT)), None
-        epoch = transaction.epoch + 1
-        return self._with(ModelTransaction(id_, epoch, EMPTY)), epoch
+            return self.time_out(id_), None
+        if expected not in (None, transaction.epoch, transaction.last_epoch):
+            return self, -1
+        epoch, last_epoch = transaction.epoch, transaction.last_epoch
+        if expected is None or expected == transaction.epoch:
+            epoch, last_epoch = epoch + 1, -1 if expected is None else expected
+        return self._with(ModelTransaction(id_, epoch, EMPTY, taken_by=taken_by, last_epoch=last_epoch)), epoch
 
     def write(self, id_: TransactionalId, epoch: int, rows: Rows = (), marker: ModelMarker | None = None) -> tuple[Broker, int]:
         """Produce, or TxnOffsetCommit."""
+        broker, error = self.add(id_, epoch, (*map(place_of, rows), *((MARKER_PLACE,) if marker else ())))
+        transaction = broker.transaction(id_)
+        if error or transaction is None:
+            return self, error
+        rows = tuple(sorted({*transaction.rows, *rows}))  # a repeated batch is recognized by its sequence
+        return broker._with(transaction._replace(rows=rows, marker=marker or transaction.marker)), NONE
+
+    def add(self, id_: TransactionalId, epoch: int, places: tuple[Place, ...]) -> tuple[Broker, int]:
+        """AddPartitionsToTxn and AddOffsetsToTxn: begins the transaction if it is not open."""
         transaction = self.transaction(id_)
         if transaction is None:
             return self, INVALID_PRODUCER_ID_MAPPING
-        if transaction.state in PREPARED:  # while markers are being written everybody is told to wait
+        if transaction.state in PREPARED:  # while control records are being written everybody is told to wait
             return self, CONCURRENT_TRANSACTIONS
         if transaction.epoch != epoch:
             return self, INVALID_PRODUCER_EPOCH
         if transaction.state != ONGOING:
-            transaction = ModelTransaction(id_, epoch, ONGOING)
-        rows = tuple(sorted({*transaction.rows, *rows}))  # a repeated batch is recognized by its sequence
-        return self._with(transaction._replace(rows=rows, marker=marker or transaction.marker)), NONE
+            transaction = transaction._replace(state=ONGOING, rows=(), marker=None, places=())
+        return self._with(transaction._replace(places=tuple(sorted({*transaction.places, *places})))), NONE
 
-    def end(self, id_: TransactionalId, epoch: int, *, commit: bool, transaction_version: int) -> tuple[Broker, int]:
+    def end(self, id_: TransactionalId, epoch: int, *, commit: bool) -> tuple[Broker, int]:
         """EndTxn. With transaction version 2 its epoch is one behind when it is repeated."""
         transaction = self.transaction(id_)
         if transaction is None:
             return self, INVALID_PRODUCER_ID_MAPPING
-        bump = 1 if transaction_version == 2 else 0
-        is_complete = transaction.state in COMPLETE
-        if (is_complete or transaction.state in PREPARED) and transaction.epoch == epoch + bump:
-            if transaction.state not in ((PREPARE_COMMIT, COMPLETE_COMMIT) if commit else (PREPARE_ABORT, COMPLETE_ABORT)):
-                return self, INVALID_TXN_STATE
-            return self, NONE if is_complete else CONCURRENT_TRANSACTIONS
-        if transaction.epoch != epoch or transaction.state in PREPARED:
+        bump = 1 if self.transaction_version == 2 else 0
+        if transaction.state in PREPARED and (bump or transaction.epoch == epoch):  # of any epoch with 2
+            return self, CONCURRENT_TRANSACTIONS
+        if transaction.state in COMPLETE and transaction.epoch == epoch + bump:
+            return self, NONE if transaction.state == (COMPLETE_COMMIT if commit else COMPLETE_ABORT) else INVALID_TXN_STATE
+        if transaction.epoch != epoch:
             return self, PRODUCER_FENCED
-        if transaction.state != ONGOING and (commit or transaction_version == 1):
+        if transaction.state != ONGOING and (commit or self.transaction_version == 1):
             return self, INVALID_TXN_STATE
-        return self._with(transaction._replace(epoch=epoch + bump, state=PREPARE_COMMIT if commit else PREPARE_ABORT)), NONE
-
-    def park(self, id_: TransactionalId, epoch: int, *, transaction_version: int) -> Broker:
-        """EndTxn(abort) of an id that was fenced at this epoch: it is complete, and not listed again. An Empty one cannot be
-        aborted in transaction version 1: AddOffsetsToTxn begins its transaction first. Nothing happens if somebody else has taken
-        the id meanwhile.
-        """
-        transaction = self.transaction(id_)
-        if transaction is None or (transaction.epoch, transaction.state) != (epoch, EMPTY):
-            return self
-        bump = 1 if transaction_version == 2 else 0
-        return self._with(transaction._replace(epoch=epoch + bump, state=PREPARE_ABORT))
+        state: State = PREPARE_COMMIT if commit else PREPARE_ABORT
+        last_epoch = epoch if bump else transaction.last_epoch
+        return self._with(transaction._replace(epoch=epoch + bump, state=state, last_epoch=last_epoch)), NONE
 
     def commit_marker(self, partition: int, marker: ModelMarker) -> Broker:
         """OffsetCommit, outside of any transaction."""
@@ -240,22 +287,53 @@ class Broker(NamedTuple):
     # WHAT BROKERS DO BY THEMSELVES
 
     def complete(self, id_: TransactionalId) -> Broker:
-        """The end of a transaction reaches all its partitions."""
+        """The control records come to all places that do not have theirs yet."""
+        broker = self
         transaction = self.transaction(id_)
         assert transaction is not None
-        committed = transaction.state == PREPARE_COMMIT
-        after = self._with(ModelTransaction(id_, transaction.epoch, COMPLETE_COMMIT if committed else COMPLETE_ABORT))
-        if not committed:
-            return after
-        if transaction.marker is not None:
-            after = after.commit_marker(id_.partition, transaction.marker)
-        return after._replace(visible=tuple(sorted(self.visible + transaction.rows)))
+        for place in transaction.places:
+            broker = broker.control(id_, place)
+        return broker if transaction.places else broker._when_complete(id_)
+
+    def control(self, id_: TransactionalId, place: Place, *, is_skipped: bool = False) -> Broker:
+        """The control record comes to one place, and decides about all that is open there; or it is skipped, and never comes."""
+        transaction = self.transaction(id_)
+        assert transaction is not None
+        own = Hanging(
+            id_,
+            place,
+            tuple(row for row in transaction.rows if place_of(row) == place),
+            transaction.marker if place == MARKER_PLACE else None,
+        )
+        before = [each for each in self.hanging if (each.id, each.place) == (id_, place)]
+        rows = tuple(sorted(row for each in (*before, own) for row in each.rows))
+        marker = next((each.marker for each in (own, *before) if each.marker is not None), None)
+        others = tuple(each for each in self.hanging if each not in before)
+        after = self._replace(hanging=others)
+        if is_skipped:
+            if rows or marker is not None:
+                after = after._replace(hanging=tuple(sorted((*others, Hanging(id_, place, rows, marker)), key=_place)))
+        elif transaction.state == PREPARE_COMMIT:
+            if marker is not None:
+                after = after.commit_marker(id_.partition, marker)
+            after = after._replace(visible=tuple(sorted(after.visible + rows)))
+        places = tuple(each for each in transaction.places if each != place)
+        return after._with(transaction._replace(places=places))._when_complete(id_)
+
+    def _when_complete(self, id_: TransactionalId) -> Broker:
+        transaction = self.transaction(id_)
+        assert transaction is not None
+        if transaction.places:
+            return self
+        state: State = COMPLETE_COMMIT if transaction.state == PREPARE_COMMIT else COMPLETE_ABORT
+        return self._with(transaction._replace(state=state, rows=(), marker=None))
 
     def time_out(self, id_: TransactionalId) -> Broker:
-        """An open transaction is older than its transaction.timeout.ms."""
+        """An open transaction is older than its transaction.timeout.ms, or is fenced. It gets an epoch that no producer has."""
         transaction = self.transaction(id_)
         assert transaction is not None
-        return self._with(transaction._replace(epoch=transaction.epoch + 1, state=PREPARE_ABORT))
+        last_epoch = transaction.epoch if self.transaction_version == 2 else -1
+        return self._with(transaction._replace(epoch=transaction.epoch + 1, state=PREPARE_ABORT, last_epoch=last_epoch))
 
     def _with(self, transaction: ModelTransaction) -> Broker:
         others = [each for each in self.transactions if each.id != transaction.id]
@@ -264,3 +342,7 @@ class Broker(NamedTuple):
 
 def _id(transaction: ModelTransaction) -> TransactionalId:
     return transaction.id
+
+
+def _place(hanging: Hanging) -> tuple[TransactionalId, Place]:
+    return hanging.id, hanging.place

@@ -16,7 +16,83 @@ from tests.exactly_once.model.world import Faults, ModelCase
 
 ONE: Final = "ab"  # both rows in one partition, see SPLITS
 
+# A coordinator skips the control record of a place.
+SKIPS: Final = (
+    ModelCase("skip", first=ONE, faults=Faults(skips=2)),
+    ModelCase("skip, two versions", faults=Faults(skips=1), versions=(1, 2)),
+    ModelCase("skip, a task dies", first="ab|", faults=Faults(skips=1, deaths=1, runs=1), may_be_cut_off=True),
+    ModelCase("skip, a task dies, retry", first=ONE, faults=Faults(skips=1, deaths=1), attempts=2),
+    ModelCase("skip, time-out", first=ONE, faults=Faults(skips=1, time_outs=1, runs=1)),
+    ModelCase("skip, time-out, two versions", first=ONE, faults=Faults(skips=1, time_outs=1, runs=1), versions=(1, 2)),
+    ModelCase("skip, commit() gives up", first=ONE, faults=Faults(skips=2, gives_up=1, runs=1)),
+    ModelCase("skip, commit() gives up, two partitions", faults=Faults(skips=1, gives_up=1, runs=1)),
+    ModelCase(
+        "skip, commit() gives up, transaction version 1",
+        first=ONE,
+        faults=Faults(skips=2, gives_up=1, runs=1),
+        transaction_version=1,
+    ),
+    ModelCase(
+        "skip, a task dies, transaction version 1", first=ONE, faults=Faults(skips=1, deaths=1, runs=1), transaction_version=1
+    ),
+    ModelCase(
+        "skip, a repetition times out",
+        first=ONE,
+        faults=Faults(skips=1, time_outs=1, runs=1),
+        repeats_time_out=True,
+        may_be_cut_off=True,
+    ),
+    ModelCase("skip, lost answer", first=ONE, faults=Faults(skips=1, lost_answers=1)),
+    ModelCase("skip, apart", first=ONE, faults=Faults(skips=1, gives_up=1, runs=1), apart=True),
+    ModelCase(
+        "skip, foreachBatch, commit() gives up", kind="foreachBatch", first=ONE, faults=Faults(skips=1, gives_up=1, writes=1)
+    ),
+    ModelCase("skip, batch, commit() gives up", kind="batch", faults=Faults(skips=1, gives_up=1)),
+    ModelCase("skip, speculation", first=ONE, faults=Faults(skips=1, copies=1), attempts=2),
+    ModelCase("skip, skipped version", first=ONE, versions=(1, 2), skips=True, faults=Faults(skips=1, runs=1, gives_up=1)),
+)
+# A task that has stood still, or a second driver that is alive, meanwhile. Nobody overwrites a decision here: see KNOWN_LIMITS.
+ZOMBIE_SKIPS: Final = (
+    ModelCase(
+        "skip, zombie, one partition",
+        first=ONE,
+        faults=Faults(skips=1, runs=1),
+        zombies=True,
+        overwrites=False,
+        may_be_cut_off=True,
+    ),
+    ModelCase(
+        "skip, zombie, one partition, two versions",
+        first=ONE,
+        faults=Faults(skips=1, runs=1),
+        zombies=True,
+        overwrites=False,
+        may_be_cut_off=True,
+        versions=(1, 2),
+    ),
+    ModelCase(
+        "skip, zombie, commit() gives up",
+        first=ONE,
+        faults=Faults(skips=1, runs=1, gives_up=1),
+        zombies=True,
+        overwrites=False,
+        may_be_cut_off=True,
+    ),
+    ModelCase(
+        "skip, foreachBatch, commit() hangs",
+        kind="foreachBatch",
+        first=ONE,
+        faults=Faults(skips=1, hangs=1, writes=1),
+        overwrites=False,
+        may_be_cut_off=True,
+    ),
+    ModelCase(
+        "skip, stage submitted again", first=ONE, faults=Faults(skips=1, stages=1, runs=1), overwrites=False, may_be_cut_off=True
+    ),
+)
+
 QUICK: Final = (
+    *SKIPS,
     ModelCase("no faults"),
     ModelCase("no faults, two versions", versions=(1, 2)),
     ModelCase("two lost answers", faults=Faults(lost_answers=2)),
@@ -45,7 +121,6 @@ QUICK: Final = (
         "foreachBatch, commit() gives up", kind="foreachBatch", first=ONE, faults=Faults(gives_up=1, writes=1), healthy_from=1
     ),
     ModelCase("foreachBatch, commit() gives up, two partitions", kind="foreachBatch", faults=Faults(gives_up=1, writes=2)),
-    ModelCase("foreachBatch, commit() hangs", kind="foreachBatch", first=ONE, faults=Faults(hangs=1, writes=1, lost_answers=1)),
     ModelCase("foreachBatch, two DataFrames", kind="foreachBatch", frames=2),
     ModelCase(
         "foreachBatch, two DataFrames, commit() gives up",
@@ -57,13 +132,6 @@ QUICK: Final = (
     # Attempts of two stage attempts have the same transactional id.
     ModelCase("stage submitted again, one partition", first=ONE, faults=Faults(stages=1)),
     # Decisions that are longer than one offset's metadata.
-    ModelCase(
-        "overflow, foreachBatch, commit() hangs",
-        kind="foreachBatch",
-        has_overflow=True,
-        first=ONE,
-        faults=Faults(hangs=1, writes=1),
-    ),
     ModelCase(
         "overflow, foreachBatch, commit() gives up", kind="foreachBatch", has_overflow=True, faults=Faults(gives_up=1, writes=1)
     ),
@@ -95,13 +163,6 @@ QUICK: Final = (
         faults=Faults(time_outs=1, runs=1),
         when="before the first restart",
         healthy_from=1,
-    ),
-    ModelCase(
-        "newer schema, foreachBatch, commit() hangs",
-        kind="foreachBatch",
-        evolves=True,
-        first=ONE,
-        faults=Faults(hangs=1, writes=1),
     ),
     # A job that counts its versions by itself goes on with the next one after a failure.
     ModelCase("skipped version, commit() gives up", versions=(1, 2), skips=True, faults=Faults(runs=1, gives_up=1)),
@@ -195,6 +256,7 @@ ZOMBIES: Final = (
 
 SOAK: Final = (
     *ZOMBIES,
+    *ZOMBIE_SKIPS,
     ModelCase("time-out before the decision", faults=Faults(time_outs=1, runs=1), when="before the decision"),
     ModelCase(
         "time-out after the decision, transaction version 1",
@@ -218,6 +280,21 @@ SOAK: Final = (
     ),
     ModelCase("foreachBatch, a task dies, two partitions", kind="foreachBatch", faults=Faults(deaths=1, writes=1)),
     ModelCase("foreachBatch, time-out, two partitions", kind="foreachBatch", faults=Faults(time_outs=1, writes=1)),
+    ModelCase("foreachBatch, commit() hangs", kind="foreachBatch", first=ONE, faults=Faults(hangs=1, writes=1, lost_answers=1)),
+    ModelCase(
+        "overflow, foreachBatch, commit() hangs",
+        kind="foreachBatch",
+        has_overflow=True,
+        first=ONE,
+        faults=Faults(hangs=1, writes=1),
+    ),
+    ModelCase(
+        "newer schema, foreachBatch, commit() hangs",
+        kind="foreachBatch",
+        evolves=True,
+        first=ONE,
+        faults=Faults(hangs=1, writes=1),
+    ),
     ModelCase("foreachBatch, commit() hangs, two partitions", kind="foreachBatch", faults=Faults(hangs=1)),
     ModelCase(
         "newer schema, foreachBatch, commit() hangs, two partitions", kind="foreachBatch", evolves=True, faults=Faults(hangs=1)
@@ -249,6 +326,30 @@ SKIPPED_AND_ZOMBIE: Final = ModelCase(
     skips=True,
     faults=Faults(runs=1),
     zombies=True,
+)
+OVERWRITTEN: Final = ModelCase(
+    "skip, zombie, one partition, a decision is overwritten", first=ONE, faults=Faults(skips=1, runs=1), zombies=True
+)
+OVERWRITTEN_BY_WRITE: Final = ModelCase(
+    "skip, foreachBatch, commit() hangs, a decision is overwritten",
+    kind="foreachBatch",
+    first=ONE,
+    faults=Faults(skips=1, hangs=1, writes=1),
+)
+ZOMBIE_OF_VERSION_1: Final = ModelCase(
+    "skip, zombie, one partition, transaction version 1",
+    first=ONE,
+    faults=Faults(skips=1, runs=1),
+    zombies=True,
+    transaction_version=1,
+    overwrites=False,
+)
+CUT_OFF_OF_VERSION_1: Final = ModelCase(
+    "skip, a repetition times out, transaction version 1",
+    first=ONE,
+    faults=Faults(skips=1, time_outs=1, runs=1),
+    repeats_time_out=True,
+    transaction_version=1,
 )
 
 

@@ -10,11 +10,16 @@ from typing import Any
 from tests.exactly_once.model import spark
 from tests.exactly_once.model.broker import (
     CARRIED_OUT,
+    COMPLETE_ABORT,
     CONCURRENT_TRANSACTIONS,
     DECIDED,
     EMPTY,
+    FENCER,
     INCOMPLETE,
+    MARKER_PLACE,
     ONGOING,
+    PREPARED,
+    TAKER,
     Decision,
     Entry,
     ModelMarker,
@@ -23,11 +28,15 @@ from tests.exactly_once.model.broker import (
 from tests.exactly_once.model.world import (
     ABORT,
     COMMIT,
+    CUT_OFF,
     ERROR,
     FAILED,
     FINAL_REASONS,
+    MAX_REPEATS,
     OTHER_ROWS,
+    UNKNOWN,
     UNREADABLE,
+    Described,
     Driver,
     Message,
     ModelEvent,
@@ -36,12 +45,15 @@ from tests.exactly_once.model.world import (
     Plan,
     Setting,
     answered,
+    decided_ids,
+    fate_of,
     happened,
     ids_to_fence,
 )
 
 READ_OVERFLOW = "6a read overflow"
 LIST_OTHERS = "6b list"
+PROTECT_OTHERS = "6b read decision"
 FENCE_OTHERS = "6b fence"
 READ_MARKERS = "6c read markers"
 RECORD_SCHEMA = "6c record schema"
@@ -50,12 +62,25 @@ WIDEN = "6e widen"
 WRITE_OVERFLOW = "6e write overflow"
 DECIDE = "6e decide"
 END = "6f end"
+JUDGE = "6f judge"
+REPEAT_LOST = "6f repeat"
+END_LOST = "6f end again"
+SETTLE = "6g settle"
+READ_AGAIN = "6g read decision"
+REPEAT = "6g repeat"
+END_AGAIN = "6g end again"
 MARK = "6g mark carried out"
 MARK_INCOMPLETE = "6g mark incomplete"
 LIST_LOSERS = "6g list"
+PROTECT_LOSERS = "6g protect"
 FENCE_LOSERS = "6g fence"
+SETTLE_LEFT = "6h settle"
+REPEAT_ABORT = "6h repeat"
+END_ABORT = "6h end again"
+REST = "6h rest"
 REPORT = "commit() returns"
 LIST_UNDECIDED = "7 list"
+PROTECT_UNDECIDED = "7 read decision"
 FENCE_UNDECIDED = "7 fence"
 
 
@@ -79,13 +104,13 @@ def step_6a_read_decision(setting: Setting, world: ModelWorld, driver: Driver) -
         yield ModelMove(_more(event, ": the version was carried out already"), world.with_driver(driver, **change))
     elif decision is not None and decision.state == DECIDED and decision.version == driver.version:
         yield ModelMove(_more(event, ": carries out what is decided"), _carry_out(world, driver, decision, **driver_now))
-    elif decision is not None and decision.state == DECIDED and plan.settles_earlier_version:
+    elif decision is not None and decision.state == DECIDED and plan.carries_out_earlier:
         event = _more(event, ": first carries out the decision of version {version}", version=decision.version)
         yield ModelMove(event, _carry_out(world, driver, decision, **driver_now))
     else:
         if not plan.reads_markers_after_fencing:
             driver_now["markers"] = world.broker.markers
-        change = _after_step_beside_list(setting, driver, LIST_OTHERS, FENCE_OTHERS, READ_MARKERS) | driver_now
+        change = _after_step_beside_list(setting, driver, LIST_OTHERS, PROTECT_OTHERS, READ_MARKERS) | driver_now
         yield ModelMove(_more(event, ": there is no decision"), world.with_driver(driver, **change))
 
 
@@ -107,12 +132,19 @@ def step_6a_read_overflow(setting: Setting, world: ModelWorld, driver: Driver) -
 
 
 def step_6b_list(setting: Setting, world: ModelWorld, driver: Driver) -> Iterator[ModelMove]:
-    """Step 6b: list the ids of all partitions that are not complete, Empty ones too, but for those in the messages."""
-    yield _move_after_list(setting, world, driver, _others(setting, world, driver), FENCE_OTHERS, READ_MARKERS)
+    """Step 6b: list and describe the ids that are not at rest, Empty and aborted ones too, but for those in the messages."""
+    yield _move_after_list(setting, world, driver, _others(setting, world, driver), PROTECT_OTHERS, READ_MARKERS)
+
+
+def step_6b_read_decision(setting: Setting, world: ModelWorld, driver: Driver) -> Iterator[ModelMove]:
+    """Step 6b: read the decision after the list: what it lists is not fenced, whoever has decided."""
+    yield from _protect(setting, world, driver, FENCE_OTHERS, READ_MARKERS)
 
 
 def step_6b_fence(setting: Setting, world: ModelWorld, driver: Driver) -> Iterator[ModelMove]:
-    """Step 6b: InitProducerId on each of these, until it is not answered 51. Then EndTxn(abort), so that it is complete."""
+    """Step 6b: EndTxn(abort) of each, at the epoch that was described: it fails if another driver has committed it. With
+    transaction version 1, and for an Empty id: InitProducerId.
+    """
     yield from _fence(setting, world, driver, READ_MARKERS)
 
 
@@ -126,6 +158,11 @@ def step_6c_read_markers(setting: Setting, world: ModelWorld, driver: Driver) ->
     """
     yield from _describe_beside(setting, world, driver)
     plan, reached, missing, differs = setting.plan, [], [], False
+    decision = world.broker.decision
+    if plan.reads_decision_beside_markers and decision is not None and _is_decided_meanwhile(driver, decision):
+        event = happened(driver, "another run has decided on version {version} meanwhile: fails", version=decision.version)
+        yield ModelMove(event, _fail(world, driver, "decided meanwhile"))
+        return
     if plan.checks_schemas and len(driver.schemas) > 1:
         yield _refuse_schemas(world, driver)
         return
@@ -206,6 +243,10 @@ def step_6e_write_overflow(setting: Setting, world: ModelWorld, driver: Driver) 
 
 def step_6e_decide(setting: Setting, world: ModelWorld, driver: Driver) -> Iterator[ModelMove]:
     """Step 6e: record the decision, with one plain OffsetCommit."""
+    found = world.broker.decision
+    if not setting.case.overwrites and found is not None and _is_decided_meanwhile(driver, found):
+        yield ModelMove(happened(driver, "another run has decided: fails"), _fail(world, driver, "decided meanwhile"))
+        return
     slot = _slot(setting, driver) if setting.case.has_overflow else None
     schema = min(driver.schemas) if setting.plan.decision_has_schema else None
     decision = Decision(driver.version, DECIDED, driver.content, driver.entries, slot, driver.earlier, schema)
@@ -222,26 +263,146 @@ def step_6f_end(setting: Setting, world: ModelWorld, driver: Driver) -> Iterator
     """Step 6f: EndTxn(commit) for each transaction of the decision, in any order. What is gone may be committed all the same,
     which its marker tells, by version and fingerprint.
     """
-    plan, case = setting.plan, setting.case
+    plan = setting.plan
     for entry in driver.to_end:
-        broker, error = world.broker.end(entry.id, entry.epoch, commit=True, transaction_version=case.transaction_version)
+        broker, error = world.broker.end(entry.id, entry.epoch, commit=True)
         if error == CONCURRENT_TRANSACTIONS:
             continue
-        is_lost = error != 0 and not _is_committed(plan, world, driver, entry)
-        lost_entries = (*driver.lost_entries, entry) if is_lost else driver.lost_entries
+        doubtful_entries = driver.doubtful_entries if error == 0 else (*driver.doubtful_entries, entry)
+        committed_ids = driver.committed_ids if error else (*driver.committed_ids, entry.id)
         rest = tuple(each for each in driver.to_end if each != entry)
-        change = {"to_end": rest, "lost_entries": lost_entries, **_after_6f(rest, lost_entries)}
+        change = {"to_end": rest, "doubtful_entries": doubtful_entries, "committed_ids": committed_ids}
+        change |= _after_6f(rest)
         if not plan.decides_before_it_ends and world.broker.decision is None:
             change["step"] = DECIDE
         event = happened(driver, "EndTxn(commit) of {id} at epoch {epoch}: {error}", id=entry.id, epoch=entry.epoch, error=error)
         yield from answered(world, broker, world._replace(broker=broker).with_driver(driver, **change), event)
     if not driver.to_end:  # decided after the last EndTxn
-        yield ModelMove(
-            happened(driver, "all transactions are ended"), world.with_driver(driver, **_after_6f((), driver.lost_entries))
-        )
+        change = _after_6f(())
+        yield ModelMove(happened(driver, "all transactions are ended"), world.with_driver(driver, **change))
     elif world.faults.gives_up:
         event = happened(driver, "EndTxn is not answered in time, and commit() raises")
         yield ModelMove(event, _fail(world, driver, "no answer").spend("gives_up"), is_fault=True)
+
+
+def step_6f_judge(setting: Setting, world: ModelWorld, driver: Driver) -> Iterator[ModelMove]:
+    """Step 6f: what has become of a transaction that EndTxn does not find open? Its coordinator and its marker tell. Where it was
+    aborted and its records hang, the abort is repeated first: a pending marker may be another run's, and become visible.
+    """
+    if not driver.doubtful_entries:
+        settles = driver.committed_ids and setting.plan.settles
+        change = {"step": SETTLE} if settles else {"committed_ids": ()} | _after_settled(driver.lost_entries)
+        yield ModelMove(happened(driver, "knows what is committed"), world.with_driver(driver, **change))
+        return
+    entry, rest = driver.doubtful_entries[0], driver.doubtful_entries[1:]
+    fate = _fate(setting, world, driver, entry)
+    event = happened(driver, "{id}: {fate}", id=entry.id, fate=fate)
+    if fate == "wait":
+        return
+    if fate in ("cut off", "unknown"):
+        yield ModelMove(event, _fail(world, driver, CUT_OFF if fate == "cut off" else UNKNOWN))
+    elif fate == "hangs":
+        transaction = world.broker.transaction(entry.id)
+        assert transaction is not None
+        places = world.broker.hanging_places(entry.id)
+        if transaction.state in (EMPTY, ONGOING):
+            held = Described(entry.id, EMPTY, transaction.epoch, places)
+            yield ModelMove(event, world.with_driver(driver, step=REPEAT_LOST, held=held))
+            return
+        broker, epoch = world.broker.init_producer_id(entry.id, taken_by=FENCER, expected=transaction.epoch)
+        assert epoch is not None
+        held = Described(entry.id, EMPTY, epoch, places)
+        after = world._replace(broker=broker).with_driver(driver, step=REPEAT_LOST, held=held)
+        yield from answered(world, broker, after, event)
+    else:
+        more_ids = (entry.id,) if fate == "committed" else ()
+        change = {
+            "doubtful_entries": rest,
+            "committed_ids": tuple(dict.fromkeys((*driver.committed_ids, *more_ids))),
+            "lost_entries": (*driver.lost_entries, entry) if fate == "lost" else driver.lost_entries,
+        }
+        yield ModelMove(event, world.with_driver(driver, **change))
+
+
+def step_6f_repeat(setting: Setting, world: ModelWorld, driver: Driver) -> Iterator[ModelMove]:  # noqa: ARG001
+    """Step 6f: as 6h repeats an abort."""
+    assert driver.held is not None
+    yield from _add_again(world, driver, driver.held, END_LOST, JUDGE)
+
+
+def step_6f_end_again(setting: Setting, world: ModelWorld, driver: Driver) -> Iterator[ModelMove]:  # noqa: ARG001
+    """Step 6f: as 6h."""
+    yield from _end_again(world, driver, JUDGE, commit=False)
+
+
+def step_6g_settle(setting: Setting, world: ModelWorld, driver: Driver) -> Iterator[ModelMove]:
+    """Step 6g: before anything is recorded: has each place of what was committed its control record? Wait while the coordinator
+    still sends them. If a place hangs that is complete by its coordinator, the decision is to be repeated there.
+    """
+    entries = {entry.id: entry for entry in (driver.found_decision or driver).entries}
+    is_waiting = False
+    for id_ in driver.committed_ids:
+        transaction, places = world.broker.transaction(id_), _hanging_places(setting.plan, world, id_)
+        fate = fate_of(setting, transaction, entries[id_])
+        if transaction is None or transaction.state in PREPARED:
+            is_waiting = True
+        elif not places and not driver.has_seen_hanging:
+            continue
+        elif fate == "cut off" or (places and fate not in ("committed", "open")):
+            event = happened(
+                driver, "rows hang in {places}, and the fate of {id} is {fate}: fails", id=id_, places=places, fate=fate
+            )
+            yield ModelMove(event, _fail(world, driver, CUT_OFF if fate == "cut off" else UNKNOWN))
+            return
+        elif places and transaction.epoch > entries[id_].epoch + MAX_REPEATS:
+            event = happened(driver, "rows hang in {places}, and {id} was repeated too often: fails", id=id_, places=places)
+            yield ModelMove(event, _fail(world, driver, "not visible"))
+            return
+        elif places:
+            held = Described(id_, transaction.state, transaction.epoch, places)
+            event = happened(driver, "{id} is committed, and rows hang in {places}", id=id_, places=places)
+            yield ModelMove(event, world.with_driver(driver, step=READ_AGAIN, held=held, has_seen_hanging=True))
+            is_waiting = True
+            break
+    if not is_waiting:
+        event = happened(driver, "all places have their control records")
+        change = {"committed_ids": (), "has_seen_hanging": False} | _after_settled(driver.lost_entries)
+        yield ModelMove(event, world.with_driver(driver, **change))
+    if world.faults.gives_up:
+        event = happened(driver, "not all rows are visible in time, and commit() raises")
+        yield ModelMove(event, _fail(world, driver, "not visible").spend("gives_up"), is_fault=True)
+
+
+def step_6g_read_decision(setting: Setting, world: ModelWorld, driver: Driver) -> Iterator[ModelMove]:
+    """Step 6g: read the decision after the description: while it lists the id, nobody but who carries it out has touched it."""
+    assert driver.held is not None
+    decision, version = world.broker.decision, (driver.found_decision or driver).version
+    is_same = decision is not None and (decision.version, decision.state) == (version, DECIDED)
+    if is_same or not setting.plan.reads_decision_before_repeat:
+        event = happened(driver, "reads that {id} is still decided", id=driver.held.id)
+        yield ModelMove(event, world.with_driver(driver, step=REPEAT))
+    else:
+        event = happened(driver, "reads that another run has gone on: fails")
+        yield ModelMove(event, _fail(world, driver, "another run"))
+
+
+def step_6g_repeat(setting: Setting, world: ModelWorld, driver: Driver) -> Iterator[ModelMove]:
+    """Step 6g: AddPartitionsToTxn and AddOffsetsToTxn with the places that hang, at exactly the described epoch."""
+    held = driver.held
+    assert held is not None
+    if not setting.plan.repeats_exactly and held.state != EMPTY:
+        broker, epoch = world.broker.init_producer_id(held.id)
+        if epoch is not None:
+            now = held._replace(state=EMPTY, epoch=epoch)
+            event = happened(driver, "InitProducerId of {id}", id=held.id)
+            yield from answered(world, broker, world._replace(broker=broker).with_driver(driver, held=now), event)
+        return
+    yield from _add_again(world, driver, held, END_AGAIN, SETTLE)
+
+
+def step_6g_end_again(setting: Setting, world: ModelWorld, driver: Driver) -> Iterator[ModelMove]:  # noqa: ARG001
+    """Step 6g: EndTxn(commit) once more, at the same epoch. Then look again."""
+    yield from _end_again(world, driver, SETTLE, commit=True)
 
 
 def step_6g_mark_carried_out(setting: Setting, world: ModelWorld, driver: Driver) -> Iterator[ModelMove]:
@@ -257,10 +418,10 @@ def step_6g_mark_carried_out(setting: Setting, world: ModelWorld, driver: Driver
     decision = Decision(driver.version, CARRIED_OUT, driver.content, earlier=driver.earlier, schema=schema)
     if found_decision is not None:
         decision = found_decision._replace(state=CARRIED_OUT, entries=(), slot=None)
-    change = _after_step_beside_list(setting, driver, LIST_LOSERS, FENCE_LOSERS, REPORT)
+    change = _after_step_beside_list(setting, driver, LIST_LOSERS, PROTECT_LOSERS, _after_fencing(driver, REPORT))
     if driver.carries_earlier:
         change = {"step": LIST_OTHERS, "found_decision": None}
-    yield from _record(world, driver, decision, change)
+    yield from _record(setting, world, driver, decision, change)
     if world.faults.gives_up:
         after = world.with_driver(driver, **change) if plan.only_warns_without_mark else _fail(world, driver, "mark")
         yield ModelMove(happened(driver, "OffsetCommit: no answer in time"), after.spend("gives_up"), is_fault=True)
@@ -283,19 +444,81 @@ def step_6g_mark_incomplete(setting: Setting, world: ModelWorld, driver: Driver)
         if not plan.records_before_it_goes_on:
             yield ModelMove(happened(driver, "goes on with its own transactions"), world.with_driver(driver, **change))
             return
-    yield from _record(world, driver, incomplete, change)
+    yield from _record(setting, world, driver, incomplete, change)
 
 
 def step_6g_list(setting: Setting, world: ModelWorld, driver: Driver) -> Iterator[ModelMove]:
-    """Step 6g: list the losers: whatever is open now, Empty ones too. What a later version has decided is no loser of this one.
-    An own id that is listed is another's by now, but for those of empty tasks at their epoch.
+    """Step 6g: list the losers: whatever is not at rest now. What a later version has decided is no loser of this one. An own id
+    that is listed is another's by now, but for those of empty tasks at their epoch.
     """
-    yield _move_after_list(setting, world, driver, _losers(setting, world, driver), FENCE_LOSERS, REPORT)
+    after = _after_fencing(driver, REPORT)
+    yield _move_after_list(setting, world, driver, _losers(setting, world, driver), PROTECT_LOSERS, after)
+
+
+def step_6g_protect(setting: Setting, world: ModelWorld, driver: Driver) -> Iterator[ModelMove]:
+    """Step 6g: as in 6b, what a decision lists is left alone."""
+    yield from _protect(setting, world, driver, FENCE_LOSERS, _after_fencing(driver, REPORT))
 
 
 def step_6g_fence(setting: Setting, world: ModelWorld, driver: Driver) -> Iterator[ModelMove]:
     """Step 6g: as 6b fences."""
-    yield from _fence(setting, world, driver, REPORT)
+    yield from _fence(setting, world, driver, SETTLE_LEFT)
+
+
+def step_6h_settle(setting: Setting, world: ModelWorld, driver: Driver) -> Iterator[ModelMove]:
+    """Step 6h: has each place of what was fenced, or aborted by brokers, its control record? Where one hangs, the abort is
+    repeated. What is settled is put to rest by an empty commit. Takes the id first, if it has the described epoch.
+    """
+    plan, after = setting.plan, _after_left(driver)
+    id_, rest = driver.left[0], driver.left[1:]
+    then = {"left": rest, "step": driver.step if rest else after}
+    transaction = world.broker.transaction(id_)
+    assert transaction is not None
+    if transaction.state in PREPARED:
+        return
+    is_taken = transaction.state == EMPTY and transaction.taken_by == FENCER
+    if not is_taken and transaction.state != COMPLETE_ABORT:
+        yield ModelMove(happened(driver, "{id} is somebody else's", id=id_), world.with_driver(driver, **then))
+        return
+    places = _hanging_places(plan, world, id_) if plan.repeats_aborts else ()
+    if not places and not plan.rests_ids:
+        yield ModelMove(happened(driver, "leaves {id} as it is", id=id_), world.with_driver(driver, **then))
+        return
+    held = Described(id_, EMPTY, transaction.epoch, places)
+    step = REPEAT_ABORT if places else REST
+    if is_taken:
+        event = happened(driver, "{id} has rows that hang in {places}", id=id_, places=places)
+        yield ModelMove(event, world.with_driver(driver, step=step, held=held))
+        return
+    broker, epoch = world.broker.init_producer_id(id_, taken_by=FENCER, expected=transaction.epoch)
+    assert epoch is not None
+    event = happened(driver, "takes {id}, with rows that hang in {places}", id=id_, places=places)
+    after_it = world._replace(broker=broker).with_driver(driver, step=step, held=held._replace(epoch=epoch))
+    yield from answered(world, broker, after_it, event)
+
+
+def step_6h_repeat(setting: Setting, world: ModelWorld, driver: Driver) -> Iterator[ModelMove]:  # noqa: ARG001
+    """Step 6h: AddPartitionsToTxn and AddOffsetsToTxn with the places that hang."""
+    assert driver.held is not None
+    yield from _add_again(world, driver, driver.held, END_ABORT, SETTLE_LEFT)
+
+
+def step_6h_end_again(setting: Setting, world: ModelWorld, driver: Driver) -> Iterator[ModelMove]:  # noqa: ARG001
+    """Step 6h: EndTxn(abort) once more. Then look again."""
+    yield from _end_again(world, driver, SETTLE_LEFT, commit=False)
+
+
+def step_6h_rest(setting: Setting, world: ModelWorld, driver: Driver) -> Iterator[ModelMove]:  # noqa: ARG001
+    """Step 6h: AddOffsetsToTxn of a group without offsets, and EndTxn(commit): the id is settled, and not listed again."""
+    held = driver.held
+    assert held is not None
+    broker, error = world.broker.add(held.id, held.epoch, ())
+    if not error:
+        broker, error = broker.end(held.id, held.epoch, commit=True)
+    rest = driver.left[1:]
+    step = SETTLE_LEFT if rest else _after_left(driver)
+    event = happened(driver, "puts {id} to rest: {error}", id=held.id, error=error)
+    yield ModelMove(event, world._replace(broker=broker).with_driver(driver, step=step, left=rest, held=None))
 
 
 def commit_returns(setting: Setting, world: ModelWorld, driver: Driver) -> Iterator[ModelMove]:
@@ -323,34 +546,26 @@ def step_7_record_abort(setting: Setting, world: ModelWorld, driver: Driver) -> 
 
 
 def step_7_list(setting: Setting, world: ModelWorld, driver: Driver) -> Iterator[ModelMove]:
-    """Step 7: list what is not complete, but for what a decision lists at its epoch."""
-    plan, decision, spared = setting.plan, world.broker.decision, set[TransactionalId]()
-    if decision is not None and decision.state == DECIDED and plan.keeps_decided:
-        spared = {
-            entry.id for entry in decision.entries if not plan.keeps_only_exact or _is(world, entry.id, entry.epoch, ONGOING)
-        }
-    ids = ids_to_fence(setting, world.broker, driver, tuple(spared))
-    yield _move_after_list(setting, world, driver, ids, FENCE_UNDECIDED, _failed(driver))
+    """Step 7: list what is not at rest."""
+    ids = ids_to_fence(setting, world.broker, driver)
+    yield _move_after_list(setting, world, driver, ids, PROTECT_UNDECIDED, _after_fencing(driver, _failed(driver)))
+
+
+def step_7_read_decision(setting: Setting, world: ModelWorld, driver: Driver) -> Iterator[ModelMove]:
+    """Step 7: as in 6b, what a decision lists is left alone."""
+    yield from _protect(setting, world, driver, FENCE_UNDECIDED, _after_fencing(driver, _failed(driver)))
 
 
 def step_7_fence(setting: Setting, world: ModelWorld, driver: Driver) -> Iterator[ModelMove]:
-    """Step 7: as 6b fences; never EndTxn(abort) first, which in transaction version 1 leaves the epoch."""
-    if setting.plan.fences_by_init_producer_id:
-        yield from _fence(setting, world, driver, _failed(driver))
-        return
-    id_, rest = driver.to_fence[0], driver.to_fence[1:]
-    transaction = world.broker.transaction(id_)
-    assert transaction is not None
-    version = setting.case.transaction_version
-    broker, error = world.broker.end(id_, transaction.epoch, commit=False, transaction_version=version)
-    after = world._replace(broker=broker).with_driver(driver, step=FENCE_UNDECIDED if rest else _failed(driver), to_fence=rest)
-    yield ModelMove(happened(driver, "EndTxn(abort) of {id}: {error}", id=id_, error=error), after)
+    """Step 7: as 6b fences. With transaction version 1 never EndTxn(abort) first, which leaves the epoch."""
+    yield from _fence(setting, world, driver, SETTLE_LEFT)
 
 
 STEPS = {
     COMMIT: step_6a_read_decision,
     READ_OVERFLOW: step_6a_read_overflow,
     LIST_OTHERS: step_6b_list,
+    PROTECT_OTHERS: step_6b_read_decision,
     FENCE_OTHERS: step_6b_fence,
     READ_MARKERS: step_6c_read_markers,
     RECORD_SCHEMA: step_6c_record_schema,
@@ -359,13 +574,26 @@ STEPS = {
     WRITE_OVERFLOW: step_6e_write_overflow,
     DECIDE: step_6e_decide,
     END: step_6f_end,
+    JUDGE: step_6f_judge,
+    REPEAT_LOST: step_6f_repeat,
+    END_LOST: step_6f_end_again,
+    SETTLE: step_6g_settle,
+    READ_AGAIN: step_6g_read_decision,
+    REPEAT: step_6g_repeat,
+    END_AGAIN: step_6g_end_again,
     MARK: step_6g_mark_carried_out,
     MARK_INCOMPLETE: step_6g_mark_incomplete,
     LIST_LOSERS: step_6g_list,
+    PROTECT_LOSERS: step_6g_protect,
     FENCE_LOSERS: step_6g_fence,
+    SETTLE_LEFT: step_6h_settle,
+    REPEAT_ABORT: step_6h_repeat,
+    END_ABORT: step_6h_end_again,
+    REST: step_6h_rest,
     REPORT: commit_returns,
     ABORT: step_7_record_abort,
     LIST_UNDECIDED: step_7_list,
+    PROTECT_UNDECIDED: step_7_read_decision,
     FENCE_UNDECIDED: step_7_fence,
 }
 
@@ -474,8 +702,29 @@ def _is(world: ModelWorld, id_: TransactionalId, epoch: int, state: str) -> bool
     return transaction is not None and (transaction.epoch, transaction.state) == (epoch, state)
 
 
-def _is_committed(plan: Plan, world: ModelWorld, driver: Driver, entry: Entry) -> bool:
-    """Whether the rows of a transaction that is gone are visible all the same."""
+def _fate(setting: Setting, world: ModelWorld, driver: Driver, entry: Entry) -> str:
+    """What has become of a transaction that cannot be committed: committed by its coordinator, "in Kafka" by its marker, lost,
+    cut off, or unknown for now.
+    """
+    plan = setting.plan
+    transaction = world.broker.transaction(entry.id)
+    if transaction is not None and transaction.state in PREPARED:
+        return "wait"
+    fate = fate_of(setting, transaction, entry)
+    if (fate == "cut off" and setting.case.may_skip) or (fate == "committed" and plan.state_tells_commit):
+        return fate
+    if fate == "aborted" and world.broker.hanging_places(entry.id):
+        return "hangs"
+    if _has_marker(plan, world, driver, entry):
+        if not plan.state_tells_abort:
+            return "committed"
+        return "unknown" if fate == "unknown" and world.broker.hanging_places(entry.id) else "in Kafka"
+    has_task_looked = driver.results[entry.partition] == "OPEN" if entry.partition < len(driver.results) else False
+    is_pending = not has_task_looked and world.broker.has_pending_marker(entry.partition)
+    return "unknown" if is_pending and plan.awaits_pending_markers else "lost"
+
+
+def _has_marker(plan: Plan, world: ModelWorld, driver: Driver, entry: Entry) -> bool:
     marker = world.broker.markers[entry.partition]
     version = driver.found_decision.version if driver.found_decision else driver.version
     if marker is None or not plan.looks_at_marker_of_lost:
@@ -485,47 +734,154 @@ def _is_committed(plan: Plan, world: ModelWorld, driver: Driver, entry: Entry) -
     return marker.content == entry.content or not plan.compares_content_of_lost
 
 
-def _after_6f(rest: tuple[Entry, ...], lost_entries: tuple[Entry, ...]) -> dict[str, Any]:
+def _after_6f(rest: tuple[Entry, ...]) -> dict[str, Any]:
     if rest:
         return {"step": END}
+    return {"step": JUDGE}
+
+
+def _after_settled(lost_entries: tuple[Entry, ...]) -> dict[str, Any]:
     return {"step": MARK_INCOMPLETE, "reason": "incomplete"} if lost_entries else {"step": MARK}
 
 
-def _record(world: ModelWorld, driver: Driver, decision: Decision, change: dict[str, Any]) -> Iterator[ModelMove]:
-    broker = world.broker.commit_decision(decision)
+def _hanging_places(plan: Plan, world: ModelWorld, id_: TransactionalId) -> tuple[str, ...]:
+    places = world.broker.hanging_places(id_)
+    return places if plan.settles_markers else tuple(each for each in places if each != MARKER_PLACE)
+
+
+def _is_decided_meanwhile(driver: Driver, decision: Decision) -> bool:
+    """Whether a decision is in the way of the own one, which there was not in 6a."""
+    return decision.version > driver.version or (decision.version == driver.version and decision.state != INCOMPLETE)
+
+
+def _add_again(world: ModelWorld, driver: Driver, held: Described, step: str, look: str) -> Iterator[ModelMove]:
+    broker, error = world.broker.add(held.id, held.epoch, held.places)
+    if error == CONCURRENT_TRANSACTIONS:
+        yield ModelMove(happened(driver, "somebody else ends {id}", id=held.id), world.with_driver(driver, step=look, held=None))
+        return
+    after = world._replace(broker=broker).with_driver(driver, step=look if error else step, held=None if error else held)
+    event = happened(driver, "adds {places} to {id} at epoch {epoch}: {error}", **_of(held), error=error)
+    yield from answered(world, broker, after, event)
+
+
+def _end_again(world: ModelWorld, driver: Driver, look: str, *, commit: bool) -> Iterator[ModelMove]:
+    held = driver.held
+    assert held is not None
+    broker, error = world.broker.end(held.id, held.epoch, commit=commit)
+    event = happened(driver, "EndTxn of {id} at epoch {epoch} again, for {places}: {error}", **_of(held), error=error)
+    yield from answered(world, broker, world._replace(broker=broker).with_driver(driver, step=look, held=None), event)
+
+
+def _of(held: Described) -> dict[str, Any]:
+    return {"id": held.id, "epoch": held.epoch, "places": held.places}
+
+
+def _record(
+    setting: Setting, world: ModelWorld, driver: Driver, decision: Decision, change: dict[str, Any]
+) -> Iterator[ModelMove]:
+    broker, found = world.broker, world.broker.decision
+    is_anothers = found is not None and (
+        (found.state == DECIDED and found.entries != (driver.found_decision or driver).entries)
+        or (found.version, found.state == CARRIED_OUT) >= (decision.version, True)
+    )
+    if setting.case.overwrites or not is_anothers:
+        broker = broker.commit_decision(decision)
     event = happened(driver, "OffsetCommit: version {version} is {state}", version=decision.version, state=decision.state)
     yield from answered(world, broker, world._replace(broker=broker).with_driver(driver, **change), event)
 
 
 def _move_after_list(
-    setting: Setting, world: ModelWorld, driver: Driver, ids: tuple[TransactionalId, ...], fence: str, after: str
+    setting: Setting, world: ModelWorld, driver: Driver, ids: tuple[Described, ...], protect: str, after: str
 ) -> ModelMove:
     """One coordinator has answered."""
-    event = happened(driver, "lists what is to be fenced: {ids}", ids=ids)
+    event = happened(driver, "lists what is not at rest: {ids}", ids=[each.id for each in ids])
     if driver.coordinators_asked + 1 < setting.case.coordinators:
         return ModelMove(event, world.with_driver(driver, coordinators_asked=driver.coordinators_asked + 1, to_fence=ids))
-    return ModelMove(event, world.with_driver(driver, step=fence if ids else after, coordinators_asked=0, to_fence=ids))
+    return ModelMove(event, world.with_driver(driver, step=protect if ids else after, coordinators_asked=0, to_fence=ids))
+
+
+def _protect(setting: Setting, world: ModelWorld, driver: Driver, fence: str, after: str) -> Iterator[ModelMove]:
+    plan = setting.plan
+    decided = decided_ids(world.broker.decision) if plan.reads_decision_after_list and plan.keeps_decided else set()
+    ids = tuple(each for each in driver.to_fence if each.id not in decided)
+    event = happened(driver, "fences {ids}", ids=[each.id for each in ids])
+    yield ModelMove(event, world.with_driver(driver, step=fence if ids else after, to_fence=ids))
 
 
 def _fence(setting: Setting, world: ModelWorld, driver: Driver, after: str) -> Iterator[ModelMove]:
-    id_, rest = driver.to_fence[0], driver.to_fence[1:]
-    then = {"step": driver.step if rest else after, "to_fence": rest, "fenced_at": None}
-    if driver.fenced_at is not None:
-        broker = world.broker.park(id_, driver.fenced_at, transaction_version=setting.case.transaction_version)
-        event = happened(driver, "EndTxn(abort) of {id} at epoch {epoch}", id=id_, epoch=driver.fenced_at)
-        yield ModelMove(event, world._replace(broker=broker).with_driver(driver, **then))
-        return
-    broker, epoch = world.broker.init_producer_id(id_)
-    if epoch is not None:
-        change = {"fenced_at": epoch} if setting.plan.parks_fenced_ids else then
-        yield ModelMove(happened(driver, "fences {id}", id=id_), world._replace(broker=broker).with_driver(driver, **change))
-    elif broker is not world.broker:
-        event = happened(driver, "fences {id}: 51, and aborts what was open", id=id_)
-        yield ModelMove(event, world._replace(broker=broker))
+    """What is aborted now, or was, is left to be settled. What is not as it was described is somebody else's by now: they have
+    looked at the decision since, or have committed it."""
+    id_, state, epoch, _, taken_by = driver.to_fence[0]
+    rest = driver.to_fence[1:]
+    transaction = world.broker.transaction(id_)
+    assert transaction is not None
+    end = _after_left(driver) if after == SETTLE_LEFT and not driver.left else after
+    spared = {"step": driver.step if rest else end, "to_fence": rest}
+    all_left = driver.left if id_ in driver.left else (*driver.left, id_)
+    left = {"step": driver.step if rest else after, "to_fence": rest, "left": all_left}
+    if transaction.state in PREPARED:
+        return  # everybody is told to wait
+    if state in PREPARED:
+        change = left if transaction.state == COMPLETE_ABORT else spared
+        yield ModelMove(happened(driver, "{id} has ended", id=id_), world.with_driver(driver, **change))
+    elif state == COMPLETE_ABORT:
+        yield ModelMove(happened(driver, "{id} was aborted", id=id_), world.with_driver(driver, **left))
+    elif setting.plan.aborts_exactly and setting.case.transaction_version == 2 and taken_by == TAKER:
+        yield from _take_from_taker(world, driver, spared)
+    elif setting.plan.aborts_exactly and setting.case.transaction_version == 2:
+        broker, error = world.broker.end(id_, epoch, commit=False)
+        event = happened(driver, "EndTxn(abort) of {id} at epoch {epoch}: {error}", id=id_, epoch=epoch, error=error)
+        change = spared if error else left
+        yield ModelMove(event, world._replace(broker=broker).with_driver(driver, **change))
+    else:
+        broker, new_epoch = world.broker.init_producer_id(id_, taken_by=FENCER)
+        now = world._replace(broker=broker)
+        if new_epoch is None:
+            yield ModelMove(happened(driver, "fences {id}: 51, and aborts what was open", id=id_), now)
+        else:
+            yield ModelMove(happened(driver, "fences {id}", id=id_), now.with_driver(driver, **left))
+
+
+def _take_from_taker(world: ModelWorld, driver: Driver, spared: dict[str, Any]) -> Iterator[ModelMove]:
+    """A task that is taking an id would go on with the epoch that EndTxn gives, as that of a repeated request. So it is taken
+    from the task first, and ended then, whoever of the two has its epoch."""
+    described, *rest = driver.to_fence
+    id_ = described.id
+    broker, epoch = world.broker.init_producer_id(id_, taken_by=FENCER, expected=described.epoch)
+    now = world._replace(broker=broker)
+    if epoch is None:
+        yield ModelMove(happened(driver, "takes {id} from a task: 51, and aborts what was open", id=id_), now)
+    elif epoch < 0:
+        yield ModelMove(happened(driver, "{id} is somebody else's by now", id=id_), now.with_driver(driver, **spared))
+    else:
+        taken = Described(id_, EMPTY, epoch, taken_by=FENCER)
+        event = happened(driver, "takes {id} from a task: epoch {epoch}", id=id_, epoch=epoch)
+        yield from answered(world, broker, now.with_driver(driver, to_fence=(taken, *rest)), event)
+
+
+def _after_fencing(driver: Driver, after: str) -> str:
+    return SETTLE_LEFT if driver.left else after
+
+
+def _after_left(driver: Driver) -> str:
+    """In abort() a driver has a reason."""
+    return _failed(driver) if driver.reason else REPORT
 
 
 def _fail(world: ModelWorld, driver: Driver, reason: str) -> ModelWorld:
-    return world.with_driver(driver, step=ABORT, reason=reason, to_end=(), is_untouched=None, markers=None, **NOT_LISTED)
+    return world.with_driver(
+        driver,
+        step=ABORT,
+        reason=reason,
+        to_end=(),
+        committed_ids=(),
+        doubtful_entries=(),
+        held=None,
+        has_seen_hanging=False,
+        is_untouched=None,
+        markers=None,
+        **NOT_LISTED,
+    )
 
 
 def _failed(driver: Driver) -> str:

@@ -9,23 +9,36 @@ from __future__ import annotations
 import random
 from collections import deque
 from collections.abc import Iterator
+from dataclasses import replace
 from enum import Enum
 from typing import NamedTuple
 
 from tests.exactly_once.model import driver as driver_steps
 from tests.exactly_once.model import spark
 from tests.exactly_once.model import task as task_steps
-from tests.exactly_once.model.broker import DECIDED, ONGOING, PREPARE_COMMIT, PREPARED, Broker, Rows, is_of_one_schema
+from tests.exactly_once.model.broker import (
+    FENCER,
+    ONGOING,
+    PREPARE_COMMIT,
+    PREPARED,
+    Broker,
+    Rows,
+    is_of_one_schema,
+    place_of,
+)
 from tests.exactly_once.model.world import (
+    CUT_OFF,
     ENDED,
     ERROR,
     FAILED,
     NO_FAULTS,
     OTHER_ROWS,
+    UNKNOWN,
     ModelEvent,
     ModelMove,
     ModelWorld,
     Setting,
+    decided_ids,
     rows_of,
 )
 
@@ -42,6 +55,7 @@ class Violation(Enum):
     SHOWN = "I3: transactions were gone before commit() began, and the failed write shows rows all the same"
     DENIED = "I3: commit() fails although all is visible"
     OPEN = "I4: nothing moves any more, and a transaction is still open that nobody has decided to commit"
+    HANGING = "I4: a later write has succeeded, and rows still hang, so that readers stand still"
     STALLED = "I5: nothing moves any more, and the write has neither succeeded nor failed; or repetitions fail without end"
     REFUSED = "I5: the repetition with the same rows ends in an error that a repetition does not mend"
     MIXED = "I6: one version has rows that are encoded with different schemas"
@@ -93,7 +107,7 @@ def unsafe(setting: Setting, world: ModelWorld) -> Violation | None:
             return Violation.MIXED
         rows = [row for frame in range(case.frames) for part in rows_of(version, case.first, frame) for row in part]
         is_whole, is_begun = all(row in visible for row in rows), any(row in visible for row in rows)
-        if version <= world.log and not is_whole:
+        if version <= world.log and not all(row in world.broker.visible for row in rows):
             if not case.skips:
                 return Violation.LOST
             if is_begun and version not in world.broker.ever_incomplete:
@@ -110,14 +124,18 @@ def _visible(broker: Broker) -> Rows:
     rows = broker.visible
     for each in broker.transactions:
         if each.state == PREPARE_COMMIT:
-            rows += each.rows
+            rows += tuple(row for row in each.rows if place_of(row) in each.places)
     return rows
 
 
 def _refused(setting: Setting, world: ModelWorld) -> Violation | None:
     """Whether the latest run has ended in an error that its user cannot understand."""
     case, latest = setting.case, world.latest
-    is_expected = case.frames > 1 or (latest.reason == OTHER_ROWS and case.replay is not None)
+    is_expected = (
+        case.frames > 1
+        or (latest.reason == OTHER_ROWS and case.replay is not None)
+        or (latest.reason == CUT_OFF and case.may_be_cut_off)
+    )
     return Violation.REFUSED if latest.step == ERROR and not is_expected else None
 
 
@@ -142,11 +160,9 @@ def _at_rest(setting: Setting, world: ModelWorld) -> Violation | None:
 
 
 def _is_open(broker: Broker) -> bool:
-    """Whether a transaction is open that nobody has decided to commit."""
-    decision = broker.decision
-    entries = () if decision is None or decision.state != DECIDED else decision.entries
-    decided = {(entry.id, entry.epoch) for entry in entries}
-    return any(each.state == ONGOING and (each.id, each.epoch) not in decided for each in broker.transactions)
+    """Whether a transaction is open that nobody has decided to commit. One that is open to repeat an abort times out soon."""
+    decided = decided_ids(broker.decision)
+    return any(each.state == ONGOING and each.taken_by != FENCER and each.id not in decided for each in broker.transactions)
 
 
 class Recovery(NamedTuple):
@@ -165,7 +181,9 @@ def recover(setting: Setting, world: ModelWorld) -> Recovery:
     world = world._replace(broker=broker, drivers=(), tasks=(), faults=NO_FAULTS)
     for _ in range(RECOVERY_RUNS):
         if world.log >= case.versions[-1]:
-            return Recovery(Violation.OPEN if _is_open(world.broker) else None, events, world)
+            if _is_open(world.broker):
+                return Recovery(Violation.OPEN, events, world)
+            return _write_another(setting, world, events)
         events.append(ModelEvent("Spark", "new run", "starts run {run}", {"run": world.runs}))
         world = spark.start(setting, world)
         while move := next(moves(setting, world), None):
@@ -177,7 +195,38 @@ def recover(setting: Setting, world: ModelWorld) -> Recovery:
             return Recovery(_refused(setting, world), events, world)
         if world.latest.step not in ENDED:
             return Recovery(Violation.STALLED, events, world)
-    return Recovery(None if world.log >= case.versions[-1] else Violation.STALLED, events, world)
+        if world.latest.reason == UNKNOWN:
+            world = _time_out(world, events)
+    is_expected = world.log >= case.versions[-1] or (world.latest.reason == UNKNOWN and case.may_be_cut_off)
+    return Recovery(None if is_expected else Violation.STALLED, events, world)
+
+
+def _time_out(world: ModelWorld, events: list[ModelEvent]) -> ModelWorld:
+    """Brokers abort what is open, as no process lives that could go on with it."""
+    broker = world.broker
+    for each in broker.transactions:
+        if each.state == ONGOING:
+            event = ModelEvent("brokers", "time-out", "abort transaction {id}, which is older than its time-out", {"id": each.id})
+            events.append(event)
+            broker = broker.time_out(each.id).complete(each.id)
+    return world._replace(broker=broker)
+
+
+def _write_another(setting: Setting, world: ModelWorld, events: list[ModelEvent]) -> Recovery:
+    """Where rows hang when all is committed, a version follows, and ends them."""
+    if not world.broker.hanging:
+        return Recovery(None, events, world)
+    version = setting.case.versions[-1] + 1
+    later = Setting(setting.plan, replace(setting.case, versions=(*setting.case.versions, version), skips=False))
+    world = spark.start(later, world)
+    while move := next(moves(later, world), None):
+        events.append(move.event)
+        world = move.world
+        if violation := unsafe(later, world):
+            return Recovery(violation, events, world)
+    if world.log < version and not (later.case.may_be_cut_off and world.latest.reason in (UNKNOWN, CUT_OFF)):
+        return Recovery(Violation.STALLED, events, world)
+    return Recovery(Violation.HANGING if world.broker.hanging else None, events, world)
 
 
 # EXPLORATION
@@ -186,8 +235,7 @@ def recover(setting: Setting, world: ModelWorld) -> Recovery:
 class _Explorer:
     def __init__(self, setting: Setting) -> None:
         self.setting = setting
-        start = ModelWorld(faults=setting.case.faults)
-        self.start = spark.start(setting, start)
+        self.start = spark.begin(setting)
         self.came_from: dict[ModelWorld, ModelWorld | None] = {self.start: None}
         self.recoveries: dict[tuple[Broker, int, int, int], Finding | None] = {}
         self.traces: dict[Violation, list[ModelEvent]] = {}

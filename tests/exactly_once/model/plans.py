@@ -42,6 +42,13 @@ def _left_out(step: str, name: str, fields: str, case: str, violation: Violation
     return LeftOut(step, name, tuple(fields.split()), cases.BY_NAME[case], violation, is_quick)
 
 
+# What there was before control records were settled.
+SETTLING: Final = (
+    "skips_before_it_takes_its_id takes_only_settled_ids leaves_decided_ids compares_epoch_of_id confirms_id"
+    " state_tells_commit state_tells_abort awaits_pending_markers lists_aborted_ids reads_decision_after_list aborts_exactly"
+    " rests_ids repeats_aborts reads_decision_beside_markers settles settles_markers reads_decision_before_repeat repeats_exactly"
+)
+
 LEFT_OUT: Final = (
     _left_out("1", "a task reads before it takes its id", "takes_own_id_first", "batch, a task dies", Violation.OPEN),
     _left_out("1", "ids without the attempt", "id_has_attempt", "speculation", Violation.UNHEALTHY),
@@ -56,7 +63,7 @@ LEFT_OUT: Final = (
     _left_out(
         "2, 6a",
         "an earlier version's decision is ignored",
-        "settles_earlier_version",
+        "carries_out_earlier",
         "skipped version, commit() gives up",
         Violation.ABANDONED,
     ),
@@ -105,7 +112,7 @@ LEFT_OUT: Final = (
         "an unreadable decision is an error",
         "unreadable_is_incomplete",
         "overflow, every other version, commit() gives up twice",
-        Violation.STALLED,
+        Violation.REFUSED,
     ),
     _left_out(
         "6a",
@@ -206,7 +213,7 @@ LEFT_OUT: Final = (
         "all versions write the same overflow groups",
         "overflow_has_parity unreadable_is_incomplete",
         "overflow, commit() gives up twice",
-        Violation.STALLED,
+        Violation.REFUSED,
     ),
     _left_out(
         "6e",
@@ -269,7 +276,42 @@ LEFT_OUT: Final = (
         Violation.LOST,
         is_quick=False,
     ),
+    # Skipped control records, see protocol_model.py.
+    _left_out("0-7", "control records are taken for granted", SETTLING, "skip, two versions", Violation.LOST),
+    _left_out("0-7", "rows of a failed write are taken for aborted", SETTLING, "skip, a task dies, retry", Violation.DOUBLED),
+    _left_out("0", "a task takes an id that is not settled", "takes_only_settled_ids", "skip, time-out", Violation.DOUBLED),
+    _left_out("0", "a task takes an id that is decided", "leaves_decided_ids", "skip, skipped version", Violation.ABANDONED),
+    _left_out("1", "a task does not compare the epoch", "compares_epoch_of_id", "skip, a task dies", Violation.DOUBLED),
+    _left_out(
+        "1",
+        "a task takes its id with the task's time-out at once",
+        "confirms_id",
+        "skip, stage submitted again",
+        Violation.DOUBLED,
+    ),
+    _left_out(
+        "3, 6f",
+        "what has a pending marker is lost",
+        "awaits_pending_markers",
+        "skip, stage submitted again",
+        Violation.DOUBLED,
+    ),
+    _left_out("3, 6f", "only the marker tells that rows are committed", "state_tells_commit", "skip", Violation.LOST),
+    _left_out("6b-7", "aborted ids are not listed", "lists_aborted_ids", "skip, time-out", Violation.HANGING),
+    _left_out(
+        "6b-7",
+        "the decision is not read after the list",
+        "reads_decision_after_list",
+        "skip, commit() gives up, two partitions",
+        Violation.LOST,
+    ),
+    _left_out("6g", "nobody settles", "settles", "skip", Violation.LOST),
+    _left_out("6g", "markers are not settled", "settles_markers", "skip, commit() gives up", Violation.HANGING),
+    _left_out("6g", "a commit is repeated by a new producer", "repeats_exactly", "skip", Violation.STALLED),
+    _left_out("6h", "aborts are not repeated", "repeats_aborts", "skip, time-out", Violation.DOUBLED),
 )
+
+_SKIPS = ("skip", "skip, commit() gives up", "skip, time-out, two versions", "skip, a task dies, retry")
 
 # Steps that others cover for: without them, no case breaks a promise. They save a failed run, a request or a wait.
 UNNEEDED: Final = {
@@ -291,8 +333,17 @@ UNNEEDED: Final = {
         "newer schema, zombie, one partition, two versions",
         "newer schema, commit() gives up twice, two versions",
     ),
-    # an id that is fenced twice stays fenced
-    "parks_fenced_ids": ("zombie, one partition, two versions", "speculation, a copy dies"),
+    # settled ids are listed, and fenced, again and again
+    "rests_ids": _SKIPS,
+    # the task looks again when it has its id; it may find none that is settled
+    "skips_before_it_takes_its_id": _SKIPS,
+    # without a second driver, an entry that was aborted has no marker
+    "state_tells_abort": _SKIPS,
+    # with one driver nobody commits what is being fenced: InitProducerId hides that only there
+    "aborts_exactly": _SKIPS,
+    # with one driver nobody decides meanwhile
+    "reads_decision_beside_markers": _SKIPS,
+    "reads_decision_before_repeat": _SKIPS,
     # a run fails that would have succeeded
     "later_marker_counts": ("zombie, skipped version, one partition", "zombie, one partition, two versions"),
     # a run of the later version fails, and the next one writes what is missing
@@ -318,4 +369,13 @@ KNOWN_LIMITS: Final = (
     # Two live drivers write different versions at the same time. The decision of the earlier one is overwritten after 6d, and no
     # plain OffsetCommit can prevent that: docs/exactly-once.md tells whose jobs may do so. Streams repeat a version first.
     Limit(cases.SKIPPED_AND_ZOMBIE, Violation.ABANDONED),
+    # Two live drivers decide on one version, and the decision of one overwrites the other's: its control record is skipped, and
+    # then everything dies, so that nobody knows any more whose rows hang. The marker says that they are in Kafka. What has to
+    # happen: both drivers have passed 6c before either one decides, and a broker skips a control record just then.
+    Limit(cases.OVERWRITTEN, Violation.LOST),
+    Limit(cases.OVERWRITTEN_BY_WRITE, Violation.LOST),
+    # With transaction version 1 a commit leaves the epoch: an aborted repetition looks as an aborted transaction does. It is
+    # aborted by a task that has stood still and takes the id, or by its time-out, as its driver has died between two requests.
+    Limit(cases.ZOMBIE_OF_VERSION_1, Violation.LOST),
+    Limit(cases.CUT_OFF_OF_VERSION_1, Violation.LOST),
 )

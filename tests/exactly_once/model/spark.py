@@ -9,18 +9,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from tests.exactly_once.model.broker import DECIDED, ONGOING
+from tests.exactly_once.model.broker import DECIDED, ONGOING, Broker, ModelTransaction
 from tests.exactly_once.model.world import (
     ABORT,
     COMMIT,
+    DESCRIBE_IDS,
     DONE,
     ENDED,
     FAILED,
-    LOOK,
     NO_FAULTS,
     OTHER_ROWS,
-    READ_DECISION,
-    TAKE_ID,
     TASKS_RUN,
     Driver,
     Message,
@@ -35,9 +33,14 @@ from tests.exactly_once.model.world import (
 
 def first_step(setting: Setting) -> str:
     """Choose where a task attempt begins."""
-    if setting.plan.looks_before_it_takes_its_id:
-        return LOOK
-    return TAKE_ID if setting.plan.takes_own_id_first else READ_DECISION
+    del setting
+    return DESCRIBE_IDS
+
+
+def begin(setting: Setting) -> ModelWorld:
+    """The first run of the query."""
+    broker = Broker(transaction_version=setting.case.transaction_version)
+    return start(setting, ModelWorld(broker, faults=setting.case.faults))
 
 
 def start(setting: Setting, world: ModelWorld) -> ModelWorld:
@@ -122,7 +125,9 @@ def moves(setting: Setting, world: ModelWorld) -> Iterator[ModelMove]:
     for each in world.broker.transactions:
         if each.state in ("PrepareCommit", "PrepareAbort"):
             event = ModelEvent("brokers", "complete", "complete transaction {id} ({state})", {"id": each.id, "state": each.state})
-            yield ModelMove(event, world._replace(broker=world.broker.complete(each.id)))
+            if not setting.case.apart or not each.places:
+                yield ModelMove(event, world._replace(broker=world.broker.complete(each.id)))
+            yield from _control_records(setting, world, each)
     latest = world.latest
     if latest.step == FAILED:
         yield from _write_again(setting, world)
@@ -130,6 +135,18 @@ def moves(setting: Setting, world: ModelWorld) -> Iterator[ModelMove]:
             event = ModelEvent("Spark", "new run", "starts run {run}, after the one before has failed", {"run": world.runs})
             yield ModelMove(event, start(setting, world.spend("runs")))
     yield from _faults(setting, world)
+
+
+def _control_records(setting: Setting, world: ModelWorld, transaction: ModelTransaction) -> Iterator[ModelMove]:
+    for place in transaction.places:
+        arguments = {"id": transaction.id, "place": place}
+        if setting.case.apart:
+            event = ModelEvent("brokers", "control record", "the control record of {id} comes to {place}", arguments)
+            yield ModelMove(event, world._replace(broker=world.broker.control(transaction.id, place)))
+        if world.faults.skips:
+            event = ModelEvent("brokers", "skip", "the control record of {id} never comes to {place}", arguments)
+            broker = world.broker.control(transaction.id, place, is_skipped=True)
+            yield ModelMove(event, world._replace(broker=broker).spend("skips"), is_fault=True)
 
 
 def finish(setting: Setting, world: ModelWorld, driver: Driver) -> Iterator[ModelMove]:
@@ -172,7 +189,7 @@ def _faults(setting: Setting, world: ModelWorld) -> Iterator[ModelMove]:
     faults, latest, case = world.faults, world.latest, setting.case
     if faults.time_outs and _may_time_out(setting, world):
         for each in world.broker.transactions:
-            if each.state == ONGOING:
+            if each.state == ONGOING and (each.rows or each.marker or case.repeats_time_out):
                 event = ModelEvent(
                     "brokers", "time-out", "abort transaction {id}, which is older than its time-out", {"id": each.id}
                 )

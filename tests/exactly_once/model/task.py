@@ -7,63 +7,103 @@ from typing import Any
 
 from tests.exactly_once.model import spark
 from tests.exactly_once.model.broker import (
+    COMPLETE_COMMIT,
     CONCURRENT_TRANSACTIONS,
     DECIDED,
+    EMPTY,
     INCOMPLETE,
-    ONGOING,
-    PREPARE_COMMIT,
+    PREPARE_ABORT,
+    TAKER,
+    TASK,
     Broker,
     Earlier,
     ModelMarker,
+    TakenBy,
     TransactionalId,
     encoded,
 )
 from tests.exactly_once.model.world import (
+    DESCRIBE_IDS,
     LOOK,
     OTHER_ROWS,
     READ_DECISION,
     TAKE_ID,
     Message,
+    ModelEvent,
     ModelMove,
     ModelTask,
     ModelWorld,
     Plan,
     Setting,
     answered,
+    decided_ids,
+    fate_of,
     happened,
 )
 
 READ_MARKER = "2 read marker"
 LOOK_AT_MARKER = "4 look at marker"
-COMMIT_EARLIER_FIRST = "0 commit earlier"
 DESCRIBE_FIRST = "0 describe"
 COMPARE_FIRST = "0 read marker"
-COMMIT_EARLIER = "2 commit earlier"
 DESCRIBE = "3 describe"
 COMPARE = "3 read marker"
+CONFIRM_ID = "1 confirm id"
 WRITE_ROWS = "5 write rows"
 WRITE_MARKER = "5 write marker"
 WRITE_ROWS_LAST = "5 write rows behind the marker"
 
 
-def own_id(plan: Plan, task: ModelTask) -> TransactionalId:
-    return TransactionalId(
+SLOTS = range(1, 7)
+
+
+def own_id(plan: Plan, task: ModelTask, slot: int = 1) -> TransactionalId:
+    return task.id or TransactionalId(
         task.partition,
         task.stage if plan.id_has_stage_attempt else 0,
         task.attempt if plan.id_has_attempt else 0,
+        slot,
     )
 
 
-def step_0_look(setting: Setting, world: ModelWorld, task: ModelTask) -> Iterator[ModelMove]:
-    """Step 0: the same as step 2. If there is nothing to write, then the own id is not touched: an earlier attempt has used it,
-    and its transaction may be decided.
+def step_0_describe_ids(setting: Setting, world: ModelWorld, task: ModelTask) -> Iterator[ModelMove]:
+    """Step 0: which of the ids that this attempt may take are settled? Unknown ones, those that have committed, and Empty ones
+    that a task has taken. What an aborted transaction has written may hang.
     """
-    yield from _read_decision(setting, world, task, COMMIT_EARLIER_FIRST, DESCRIBE_FIRST, _after_0(setting.plan))
+    plan, candidates = setting.plan, []
+    for slot in SLOTS[task.first_slot - 1 :]:
+        id_ = own_id(plan, task._replace(id=None), slot)
+        transaction = world.broker.transaction(id_)
+        is_settled = (
+            transaction is None
+            or transaction.state == COMPLETE_COMMIT
+            or (transaction.state == EMPTY and transaction.taken_by == TASK)
+        )
+        if is_settled or not plan.takes_only_settled_ids:
+            candidates.append((id_, -1 if transaction is None else transaction.epoch))
+        if transaction is None:
+            break
+    event = happened(task, "describes its ids: {ids} are settled", ids=[id_ for id_, _ in candidates])
+    after = LOOK if plan.looks_before_it_takes_its_id else _after_0(plan)
+    yield ModelMove(event, _go(world, task, step=after, id=None, candidates=tuple(candidates)))
 
 
-def step_0_commit_earlier(setting: Setting, world: ModelWorld, task: ModelTask) -> Iterator[ModelMove]:
-    """Step 0: as in step 2, before the own id is taken, which may be the decided one."""
-    yield from _commit_earlier(setting, world, task, _after_0(setting.plan))
+def step_0_look(setting: Setting, world: ModelWorld, task: ModelTask) -> Iterator[ModelMove]:
+    """Step 0: the same as step 2. If there is nothing to write, then no id is touched. What a decision lists that is not carried
+    out is no id for this attempt.
+    """
+    decided = decided_ids(world.broker.decision) if setting.plan.leaves_decided_ids else set()
+    candidates = tuple(each for each in task.candidates if each[0] not in decided)
+    marker, plan = world.broker.markers[task.partition], setting.plan
+    if marker is not None and plan.skips_before_it_takes_its_id and not _is_stopped(task, world):
+        decision = world.broker.decision
+        if marker.version >= task.version and not (
+            decision is not None and decision.version >= task.version and decision.state != INCOMPLETE
+        ):
+            yield from _skip(setting, world, task, marker)
+            return
+    now, looking = _go(world, task, candidates=candidates), task._replace(candidates=candidates)
+    for move in _read_decision(setting, now, looking, DESCRIBE_FIRST, _after_0(setting.plan)):
+        yield move._replace(event=move.event._replace(process=task))
 
 
 def step_0_describe(setting: Setting, world: ModelWorld, task: ModelTask) -> Iterator[ModelMove]:
@@ -77,23 +117,55 @@ def step_0_read_marker(setting: Setting, world: ModelWorld, task: ModelTask) -> 
 
 
 def step_1_take_own_id(setting: Setting, world: ModelWorld, task: ModelTask) -> Iterator[ModelMove]:
-    """Step 1: InitProducerId on the own id, until it is not answered 51. Whoever lists sees the id from here on."""
-    if not task.rows and not setting.plan.empty_tasks_do_all_steps:
+    """Step 1: InitProducerId on the first settled id, with a time-out of its own, until it is not answered 51. Whoever lists sees
+    the id from here on. An epoch that does not follow the one that was described: somebody has had the id meanwhile, and what
+    they have written may hang. So it is left as it is, which is not settled, for a later slot.
+    """
+    plan = setting.plan
+    if not task.rows and not plan.empty_tasks_do_all_steps:
         yield from _return(setting, world, task, "EMPTY", "is empty, and returns at once", task.schema)
         return
-    own = own_id(setting.plan, task)
-    broker, epoch = world.broker.init_producer_id(own)
+    if not task.candidates:
+        yield ModelMove(happened(task, "finds no settled id: fails"), _fail(setting, world, task))
+        return
+    own, epoch_before = task.candidates[0]
+    is_new = epoch_before == -1 and plan.compares_epoch_of_id
+    taken_by: TakenBy = TAKER if plan.confirms_id and not is_new else TASK
+    broker, epoch = world.broker.init_producer_id(own, taken_by=taken_by, expected=-1 if is_new else None)
     if epoch is not None:
-        after = _first_of_2(setting.plan) if setting.plan.takes_own_id_first else LOOK_AT_MARKER
+        change: dict[str, Any] = {"step": _first_of_2(plan) if plan.takes_own_id_first else LOOK_AT_MARKER, "id": own}
+        if plan.compares_epoch_of_id and epoch != epoch_before + 1:
+            change = {"step": DESCRIBE_IDS, "first_slot": own.slot + 1}
         event = happened(task, "InitProducerId on its own id {id}: epoch {epoch}", id=own, epoch=epoch)
-        yield from answered(world, broker, _go(world._replace(broker=broker), task, step=after, epoch=epoch), event)
+        change |= {"epoch": epoch, "candidates": (), "is_confirmed": taken_by == TASK}
+        yield from answered(world, broker, _go(world._replace(broker=broker), task, **change), event)
     elif broker is not world.broker:
         event = happened(task, "InitProducerId on its own id {id}: 51, and aborts what was open", id=own)
         yield ModelMove(event, world._replace(broker=broker))
 
 
+def step_1_confirm_id(setting: Setting, world: ModelWorld, task: ModelTask) -> Iterator[ModelMove]:
+    """Step 1: InitProducerId again, with the task's time-out, if the id still has the epoch. It is sent beside step 2."""
+    yield from _confirm(setting, world, task, {"step": LOOK_AT_MARKER})
+
+
+def _confirm(setting: Setting, world: ModelWorld, task: ModelTask, change: dict[str, Any]) -> Iterator[ModelMove]:
+    assert task.id is not None
+    broker, epoch = world.broker.init_producer_id(task.id, expected=task.epoch)
+    if epoch is None:
+        return
+    event = ModelEvent(task, CONFIRM_ID, "InitProducerId on {id} again: epoch {epoch}", {"id": task.id, "epoch": epoch})
+    if epoch < 0:
+        yield ModelMove(event, _fail(setting, world, task))
+        return
+    after = _go(world._replace(broker=broker), task, epoch=epoch, is_confirmed=True, **change)
+    yield from answered(world, broker, after, event)
+
+
 def step_2_read_marker(setting: Setting, world: ModelWorld, task: ModelTask) -> Iterator[ModelMove]:
     """Step 2: read the partition's marker, for step 4. This request and the next one are sent together."""
+    if task.id is not None and not task.is_confirmed:
+        yield from _confirm(setting, world, task, {})
     plan = setting.plan
     if not plan.reads_marker_at_once and world.broker.has_pending_marker(task.partition):
         return
@@ -104,12 +176,7 @@ def step_2_read_marker(setting: Setting, world: ModelWorld, task: ModelTask) -> 
 
 def step_2_read_decision(setting: Setting, world: ModelWorld, task: ModelTask) -> Iterator[ModelMove]:
     """Step 2: read the owner's decision and the record of an aborted write. A version that is incomplete is not decided."""
-    yield from _read_decision(setting, world, task, COMMIT_EARLIER, DESCRIBE, _after_2(setting.plan))
-
-
-def step_2_commit_earlier(setting: Setting, world: ModelWorld, task: ModelTask) -> Iterator[ModelMove]:
-    """Step 2: EndTxn(commit) of what an earlier version, which nobody has repeated, decided for this partition."""
-    yield from _commit_earlier(setting, world, task, _after_2(setting.plan))
+    yield from _read_decision(setting, world, task, DESCRIBE, _after_2(setting.plan))
 
 
 def step_3_describe(setting: Setting, world: ModelWorld, task: ModelTask) -> Iterator[ModelMove]:
@@ -125,17 +192,27 @@ def step_3_read_marker(setting: Setting, world: ModelWorld, task: ModelTask) -> 
 def step_4_look_at_marker(setting: Setting, world: ModelWorld, task: ModelTask) -> Iterator[ModelMove]:
     """Step 4: are the rows in Kafka already, and are they the same rows, encoded as those? This is no request."""
     marker = task.marker
-    if marker is not None and marker.version >= task.version and setting.plan.skips_by_marker:
-        schema = _recorded(setting, task, marker) if marker.version == task.version else task.schema
-        if marker.version == task.version and marker.content != encoded(task.rows, schema):
-            event = happened(task, "the marker says {rows}: [KAFKA_NON_DETERMINISTIC_REPLAY]", rows=marker.content)
-            yield ModelMove(event, spark.raised(setting, world, task, OTHER_ROWS))
-        else:
-            yield from _return(setting, world, task, "SKIPPED", "the marker says that its rows are in Kafka", schema)
+    if task.id is not None and not task.is_confirmed:
+        yield from _confirm(setting, world, task, {})
+    elif marker is not None and marker.version >= task.version and setting.plan.skips_by_marker:
+        yield from _skip(setting, world, task, marker)
     elif not task.rows:
         yield from _return(setting, world, task, "EMPTY", "has no rows", task.schema)
     else:
         yield ModelMove(happened(task, "there is no marker of this version"), _go(world, task, step=WRITE_ROWS, marker=None))
+
+
+def _skip(setting: Setting, world: ModelWorld, task: ModelTask, marker: ModelMarker) -> Iterator[ModelMove]:
+    schema = _recorded(setting, task, marker) if marker.version == task.version else task.schema
+    if marker.version == task.version and marker.content != encoded(task.rows, schema):
+        event = happened(task, "the marker says {rows}: [KAFKA_NON_DETERMINISTIC_REPLAY]", rows=marker.content)
+        yield ModelMove(event, spark.raised(setting, world, task, OTHER_ROWS))
+    else:
+        yield from _return(setting, world, task, "SKIPPED", "the marker says that its rows are in Kafka", schema)
+
+
+def _is_stopped(task: ModelTask, world: ModelWorld) -> bool:
+    return task.planned < world.broker.aborted
 
 
 def step_5_write_rows(setting: Setting, world: ModelWorld, task: ModelTask) -> Iterator[ModelMove]:
@@ -199,14 +276,14 @@ def _written(
 
 
 STEPS = {
+    DESCRIBE_IDS: step_0_describe_ids,
     LOOK: step_0_look,
-    COMMIT_EARLIER_FIRST: step_0_commit_earlier,
     DESCRIBE_FIRST: step_0_describe,
     COMPARE_FIRST: step_0_read_marker,
     TAKE_ID: step_1_take_own_id,
+    CONFIRM_ID: step_1_confirm_id,
     READ_MARKER: step_2_read_marker,
     READ_DECISION: step_2_read_decision,
-    COMMIT_EARLIER: step_2_commit_earlier,
     DESCRIBE: step_3_describe,
     COMPARE: step_3_read_marker,
     LOOK_AT_MARKER: step_4_look_at_marker,
@@ -216,10 +293,8 @@ STEPS = {
 }
 
 
-def _read_decision(
-    setting: Setting, world: ModelWorld, task: ModelTask, earlier: str, look: str, after: str
-) -> Iterator[ModelMove]:
-    """`earlier`, `look`: where to go on when an earlier version, or this one, is decided; `after`: when none is."""
+def _read_decision(setting: Setting, world: ModelWorld, task: ModelTask, look: str, after: str) -> Iterator[ModelMove]:
+    """`look`: where to go on when this version is decided; `after`: when it is not."""
     plan, decision = setting.plan, world.broker.decision
     schema = _recorded(setting, task, None if decision is None else decision.of(task.version))
     if not task.rows and not plan.empty_tasks_do_all_steps:
@@ -229,13 +304,11 @@ def _read_decision(
     elif decision is None:
         yield ModelMove(happened(task, "reads no decision"), _go(world, task, step=after, schema=schema))
     elif decision.version == task.version and decision.state == DECIDED and plan.looks_at_decided:
-        yield from _read_entries(setting, world, task, look, None, schema)
+        yield from _read_entries(setting, world, task, look, schema)
     elif decision.version > task.version or (
         decision.version == task.version and (decision.state != INCOMPLETE or not plan.incomplete_is_not_decided)
     ):
         yield from _return(setting, world, task, "DECIDED", "reads that the version is {state}", schema, state=decision.state)
-    elif decision.state == DECIDED and plan.settles_earlier_version:
-        yield from _read_entries(setting, world, task, earlier, after, schema)
     else:
         event = happened(task, "reads that version {version} is {state}", version=decision.version, state=decision.state)
         yield ModelMove(event, _go(world, task, step=after, schema=schema))
@@ -249,10 +322,8 @@ def _recorded(setting: Setting, task: ModelTask, record: ModelMarker | Earlier |
     return record.schema
 
 
-def _read_entries(
-    setting: Setting, world: ModelWorld, task: ModelTask, step: str, after: str | None, schema: int
-) -> Iterator[ModelMove]:
-    """`step`: with what is decided for this partition; `after`: if that is nothing; None to return DECIDED then."""
+def _read_entries(setting: Setting, world: ModelWorld, task: ModelTask, step: str, schema: int) -> Iterator[ModelMove]:
+    """`step`: with what is decided for this partition. If that is nothing, returns DECIDED."""
     decision = world.broker.decision
     assert decision is not None
     entries = world.broker.entries_of(decision)
@@ -260,32 +331,23 @@ def _read_entries(
         yield ModelMove(happened(task, "cannot read the decision"), _fail(setting, world, task))
         return
     mine = tuple(entry for entry in entries or () if entry.partition == task.partition)
-    if after is None and entries is None:  # it cannot be carried out: as if incomplete
-        after = _after_0(setting.plan) if task.step == LOOK else _after_2(setting.plan)
     event = happened(task, "reads that version {version} is decided", version=decision.version)
-    if not mine and after is None:
+    if entries is None:  # it cannot be carried out: as if incomplete
+        after = _after_0(setting.plan) if task.step == LOOK else _after_2(setting.plan)
+        yield ModelMove(event, _go(world, task, step=after, schema=schema))
+    elif not mine:
         yield from _return(setting, world, task, "DECIDED", "reads that the version is decided, without its partition", schema)
     else:
-        yield ModelMove(event, _go(world, task, step=step if mine else after, decided=mine, schema=schema))
-
-
-def _commit_earlier(setting: Setting, world: ModelWorld, task: ModelTask, after: str) -> Iterator[ModelMove]:
-    entry = task.decided[0]
-    version = setting.case.transaction_version
-    broker, error = world.broker.end(entry.id, entry.epoch, commit=True, transaction_version=version)
-    if error != CONCURRENT_TRANSACTIONS:
-        event = happened(task, "EndTxn(commit) of {id} at epoch {epoch}: {error}", id=entry.id, epoch=entry.epoch, error=error)
-        then = _go(world._replace(broker=broker), task, step=after, decided=())
-        yield from answered(world, broker, then, event)
+        yield ModelMove(event, _go(world, task, step=step, decided=mine, schema=schema))
 
 
 def _describe(setting: Setting, world: ModelWorld, task: ModelTask, compare: str) -> Iterator[ModelMove]:
     entry = task.decided[0]
     transaction = world.broker.transaction(entry.id)
-    is_open = transaction is not None and (
-        transaction.state == PREPARE_COMMIT or (transaction.state, transaction.epoch) == (ONGOING, entry.epoch)
-    )
-    if is_open:
+    fate = fate_of(setting, transaction, entry)
+    if fate == "aborted" and transaction is not None and transaction.state == PREPARE_ABORT:
+        return  # until it has ended: so far its marker is pending
+    if fate in ("open", "cut off") or (fate == "committed" and setting.plan.state_tells_commit):
         yield from _return(setting, world, task, "DECIDED", "the decided transaction {id} is open", task.schema, id=entry.id)
     else:
         yield ModelMove(happened(task, "the decided transaction {id} is not open", id=entry.id), _go(world, task, step=compare))
@@ -297,7 +359,9 @@ def _compare(setting: Setting, world: ModelWorld, task: ModelTask, after: str) -
         marker.version > task.version
         or (marker.version == task.version and (marker.content == entry.content or not plan.compares_content_of_decided))
     )
-    if is_there:
+    if not is_there and world.broker.has_pending_marker(task.partition) and plan.awaits_pending_markers:
+        yield from _return(setting, world, task, "DECIDED", "a marker may still become visible", task.schema)
+    elif is_there:
         yield from _return(setting, world, task, "DECIDED", "the marker says that the decided rows are in Kafka", task.schema)
     else:
         event = happened(task, "the marker says that the decided rows are lost")

@@ -58,7 +58,7 @@ def record(left_out: LeftOut) -> dict[str, Any]:
 def walk(case: ModelCase, seed: int) -> dict[str, Any]:
     """A random schedule of the full plan, as a trace without a violation."""
     setting, chance = Setting(FULL_PLAN, case), random.Random(seed)
-    world = spark.start(setting, ModelWorld(faults=case.faults))
+    world = spark.begin(setting)
     happened: list[ModelEvent] = []
     while following := list(moves(setting, world)):
         ordinary = [move for move in following if not move.is_fault]
@@ -99,7 +99,7 @@ def dump(traces: Iterable[dict[str, Any]]) -> str:
 
 def violation_of(setting: Setting, steps: Sequence[dict[str, Any]]) -> Violation | None:
     """What a recorded trace leads to. Raises NotFollowedError if a step of it is not possible."""
-    world = spark.start(setting, ModelWorld(faults=setting.case.faults))
+    world = spark.begin(setting)
     for number, step in enumerate(steps):
         if step["process"] == EVERYTHING:
             recovery = recover(setting, world)
@@ -118,7 +118,7 @@ def violation_of(setting: Setting, steps: Sequence[dict[str, Any]]) -> Violation
 
 def follow(setting: Setting, events: Iterable[ModelEvent]) -> tuple[list[ModelEvent], ModelWorld]:
     """What happens, and the end, which has no violation. Raises NotFollowedError if it has one."""
-    world = spark.start(setting, ModelWorld(faults=setting.case.faults))
+    world = spark.begin(setting)
     happened: list[ModelEvent] = []
     for event in events:
         if event.process == EVERYTHING:

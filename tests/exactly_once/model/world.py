@@ -12,15 +12,24 @@ from dataclasses import dataclass
 from typing import Any, Final, Literal, NamedTuple
 
 from tests.exactly_once.model.broker import (
+    COMPLETE_ABORT,
+    DECIDED,
     EMPTY,
+    FENCER,
     ONGOING,
     PREPARED,
+    TAKER,
+    TASK,
     Broker,
     Decision,
     Earlier,
     Entry,
     ModelMarker,
+    ModelTransaction,
+    Place,
     Rows,
+    State,
+    TakenBy,
     TransactionalId,
     encoded,
 )
@@ -36,11 +45,19 @@ class Plan:
     # A task attempt
     empty_tasks_do_all_steps: bool = True
     looks_before_it_takes_its_id: bool = True  # 0: the id may be one that an earlier run has decided to commit
+    skips_before_it_takes_its_id: bool = True  # 0: the marker may be of an id that is not settled
+    takes_only_settled_ids: bool = True  # 0: none whose earlier rows may hang; another slot instead
+    leaves_decided_ids: bool = True  # 0: none that a decision lists which is not carried out
+    compares_epoch_of_id: bool = True  # 1: with what was described before: somebody may have had the id meanwhile
+    confirms_id: bool = True  # 1: so that nobody finds the id settled before the epochs are compared
     takes_own_id_first: bool = True  # 1: before it reads what decides whether it writes
     id_has_attempt: bool = True  # 1
     id_has_stage_attempt: bool = False  # 1: tasks in Python do not see it, so another attempt can have the same id
     incomplete_is_not_decided: bool = True  # 2
-    settles_earlier_version: bool = True  # 2, 6a: commits what is decided of a version that nobody repeats
+    carries_out_earlier: bool = True  # 6a: what is decided of a version that nobody repeats
+    state_tells_commit: bool = True  # 3, 6f: a transaction is committed if its coordinator says so, whatever its marker says
+    state_tells_abort: bool = True  # 6f: rows of an aborted transaction are not to be committed, whatever its marker says
+    awaits_pending_markers: bool = True  # 3, 6f: rows are not lost while a marker may still become visible
     looks_at_decided: bool = True  # 3: whether what is decided for its partition is still open, or in Kafka
     compares_content_of_decided: bool = True  # 3: before it takes the own rows for those of the marker
     reads_marker_first: bool = True  # 2: or after the decision: the two requests are sent together
@@ -58,10 +75,15 @@ class Plan:
     records_before_it_goes_on: bool = True  # 6a: that it is incomplete
     fences_all_others: bool = True  # 6b
     lists_empty_ids: bool = True  # 6b, 6g, 7
-    parks_fenced_ids: bool = True  # 6b, 6g, 7: an id that was fenced, and not used since, is not listed again
+    lists_aborted_ids: bool = True  # 6b, 6g, 7: their rows may hang
+    reads_decision_after_list: bool = True  # 6b, 6g, 7: another driver may have decided on what is listed
+    aborts_exactly: bool = True  # 6b, 6g, 7: EndTxn(abort) at the epoch that was described, with transaction version 2
+    rests_ids: bool = True  # 6h: an id that is settled, and not used since, is not listed again
+    repeats_aborts: bool = True  # 6h: where rows of it hang
     spares_empty_tasks: bool = True  # 6b: the ids in the messages of tasks that had no rows
     reads_markers: bool = True  # 6c
     reads_markers_after_fencing: bool = True  # 6c: not beside 6a and 6b
+    reads_decision_beside_markers: bool = True  # 6c: another driver may have decided since 6a
     reads_all_markers: bool = True  # 6c: those of partitions that this run does not have, too
     refuses_later_markers: bool = True  # 6c: of a task that was SKIPPED by one, when no decision reaches it
     checks_decided_tasks: bool = True  # 6c: that what they have not written is in Kafka, and the same
@@ -74,6 +96,10 @@ class Plan:
     looks_at_marker_of_lost: bool = True  # 6f
     compares_content_of_lost: bool = True  # 6f
     later_marker_counts: bool = True  # 6f: of an earlier version
+    settles: bool = True  # 6g: before the version is recorded, all places of its transactions have their control records
+    settles_markers: bool = True  # 6g: those of the markers too
+    reads_decision_before_repeat: bool = True  # 6g: the next version may use the id by now
+    repeats_exactly: bool = True  # 6g: at the described epoch, without InitProducerId, which hides that the id was committed
     only_warns_without_mark: bool = True  # 6g
     fences_losers: bool = True  # 6g
     spares_only_exact: bool = True  # 6g: an own id that is listed again is another's, but for an empty task's at its epoch
@@ -110,6 +136,7 @@ class Faults(NamedTuple):
     writes: int = 0  # foreachBatch catches the error of a write, and writes again
     hangs: int = 0  # foreachBatch does so while commit() of the write before still works
     gives_up: int = 0  # commit() raises, because an answer does not come
+    skips: int = 0  # a coordinator skips the control record of a place
 
 
 NO_FAULTS: Final = Faults()
@@ -130,6 +157,12 @@ class ModelCase:
         coordinators: of transactional ids; each is listed by a request of its own.
         frames: how many DataFrames one foreachBatch writes with the same prefix; more than one is a mistake of the user.
         healthy_from: no write may fail that is neither among the first `healthy_from` runs nor writes of a foreachBatch.
+        may_be_cut_off: whether a write may end in the error that it is not known what is committed: a repetition has timed out,
+            or a task that has stood still has taken the id amid it.
+        repeats_time_out: whether a transaction can time out that is open only to repeat its decision.
+        overwrites: whether the decision of one driver may replace that of another one which decides at the same time. If not, an
+            OffsetCommit compares before it writes, which Kafka's does not: what holds then holds where this does not happen.
+        apart: whether the control records of a transaction come one after the other.
         evolves: whether the schema has a newer version each time that a write is planned.
         limit: of states; what is beyond is tried by `walks` random walks.
     """
@@ -150,12 +183,21 @@ class ModelCase:
     frames: int = 1
     healthy_from: int | None = None
     evolves: bool = False
+    apart: bool = False
+    may_be_cut_off: bool = False
+    repeats_time_out: bool = False
+    overwrites: bool = True
     limit: int = 3_000_000
     walks: int = 1_000
 
     def schema(self, run: int, write: int) -> int:
         """What a write finds when it is planned."""
         return run + write if self.evolves else 0
+
+    @property
+    def may_skip(self) -> bool:
+        """Whether brokers may skip control records, by their versions. If not, nobody repeats a decision."""
+        return self.faults.skips > 0
 
     def split(self, run: int) -> str:
         return self.first if run == 0 or self.replay is None else self.replay
@@ -200,6 +242,10 @@ class ModelTask(NamedTuple):
     planned: int  # when
     step: str  # the next one
     epoch: int = -1
+    id: TransactionalId | None = None  # which it takes
+    first_slot: int = 1  # of the ids that it may take
+    is_confirmed: bool = False
+    candidates: tuple[tuple[TransactionalId, int], ...] = ()  # ids that are settled, and the epochs that they have
     marker: ModelMarker | None = None  # of its partition, as it has read it
     decided: tuple[Entry, ...] = ()  # for its partition
     schema: int = 0  # with which it encodes its rows
@@ -211,6 +257,16 @@ class ModelTask(NamedTuple):
     def __str__(self) -> str:
         stage = f" stage attempt {self.stage}" if self.stage else ""
         return f"task of {_write(self)}, partition {self.partition}{stage} attempt {self.attempt}"
+
+
+class Described(NamedTuple):
+    """A transactional id as its coordinator describes it."""
+
+    id: TransactionalId
+    state: State
+    epoch: int
+    places: tuple[Place, ...] = ()
+    taken_by: TakenBy = TASK
 
 
 class Driver(NamedTuple):
@@ -227,9 +283,13 @@ class Driver(NamedTuple):
     attempts: tuple[int, ...]  # by partition, of the current stage attempt
     stage: int = 0
     coordinators_asked: int = 0  # for a list
-    to_fence: tuple[TransactionalId, ...] = ()
-    fenced_at: int | None = None  # the epoch of the first of these; it is to be parked
+    to_fence: tuple[Described, ...] = ()
+    left: tuple[TransactionalId, ...] = ()  # ids whose transactions are aborted, and whose rows may hang
+    held: Described | None = None  # an id of these, or of a decided transaction, whose decision is being repeated
+    has_seen_hanging: bool = False  # since it has committed
     to_end: tuple[Entry, ...] = ()
+    committed_ids: tuple[TransactionalId, ...] = ()  # whose transactions are committed; they are to be settled
+    doubtful_entries: tuple[Entry, ...] = ()  # which EndTxn did not find open
     lost_entries: tuple[Entry, ...] = ()
     markers: tuple[ModelMarker | None, ...] | None = None  # by partition, where they were read before 6b
     is_untouched: bool | None = None  # what 6d has found beside 6c
@@ -253,6 +313,10 @@ class Driver(NamedTuple):
     @property
     def empty(self) -> tuple[Message, ...]:
         return tuple(message for message in self.messages if message is not None and message.result == "EMPTY")
+
+    @property
+    def results(self) -> tuple[str, ...]:
+        return tuple("" if message is None else message.result for message in self.messages)
 
     @property
     def has_written_again(self) -> bool:
@@ -286,6 +350,7 @@ def _write(process: ModelTask | Driver) -> str:
 
 
 # Where Spark begins: a task attempt, its message, commit() and abort(). The steps themselves are in task.py and driver.py.
+DESCRIBE_IDS: Final = "0 describe ids"
 LOOK: Final = "0 look"
 TAKE_ID: Final = "1 take own id"
 READ_DECISION: Final = "2 read decision"
@@ -302,7 +367,9 @@ ENDED: Final = (DONE, FAILED, ERROR)
 # Why a write fails, where running it again does not help.
 OTHER_ROWS: Final = "[KAFKA_NON_DETERMINISTIC_REPLAY]"
 UNREADABLE: Final = "the decision cannot be read"
-FINAL_REASONS: Final = (OTHER_ROWS, UNREADABLE)
+CUT_OFF: Final = "the repetition of a decision has timed out"
+UNKNOWN: Final = "it is not known whether a transaction was committed"
+FINAL_REASONS: Final = (OTHER_ROWS, UNREADABLE, CUT_OFF)
 
 
 class ModelWorld(NamedTuple):
@@ -368,16 +435,56 @@ def answered(world: ModelWorld, broker: Broker, after: ModelWorld, event: ModelE
 
 def ids_to_fence(
     setting: Setting, broker: Broker, driver: Driver, spared: tuple[TransactionalId, ...] = (), *, ends: bool = False
-) -> tuple[TransactionalId, ...]:
-    """ListTransactions of the next coordinator: what is to be fenced so far. What is complete is not listed.
+) -> tuple[Described, ...]:
+    """ListTransactions of the next coordinator, and DescribeTransactions: what is not at rest so far.
 
     `ends`: nor what ends by itself.
     """
     plan, coordinators = setting.plan, setting.case.coordinators
-    states = {ONGOING, *(() if ends else PREPARED), *((EMPTY,) if plan.lists_empty_ids else ())}
+    states = {
+        ONGOING,
+        *(() if ends else PREPARED),
+        *((EMPTY,) if plan.lists_empty_ids else ()),
+        *((COMPLETE_ABORT,) if plan.lists_aborted_ids else ()),
+    }
     ids = tuple(
-        each.id
+        Described(each.id, each.state, each.epoch, each.places, each.taken_by)
         for each in broker.transactions
-        if sum(each.id) % coordinators == driver.coordinators_asked and each.id not in spared and each.state in states
+        if sum(each.id[:3]) % coordinators == driver.coordinators_asked and each.id not in spared and each.state in states
     )
     return driver.to_fence + ids
+
+
+def decided_ids(decision: Decision | None) -> set[TransactionalId]:
+    """The ids that a decision lists which is not carried out: only who carries it out touches them."""
+    return {entry.id for entry in decision.entries} if decision is not None and decision.state == DECIDED else set()
+
+
+MAX_REPEATS: Final = 2
+Fate = Literal["open", "committed", "aborted", "cut off", "unknown"]
+
+
+def fate_of(setting: Setting, transaction: ModelTransaction | None, entry: Entry) -> Fate:
+    """What has become of a decided transaction by its coordinator. It is committed, or its decision is being repeated, which may
+    time out; or it was aborted by brokers or by who fences it. "unknown": somebody has taken the id since.
+
+    An id that was aborted has these epochs, one after the other: aborted, taken by who fences it, put to rest, taken by a task,
+    confirmed. So a task's id that is less far from the decided epoch was committed, and repeated MAX_REPEATS times at most.
+    """
+    if transaction is None:
+        return "unknown"
+    if transaction.taken_by == FENCER:
+        return "aborted"
+    distance = transaction.epoch - entry.epoch
+    if transaction.taken_by == TAKER and distance > 2 and setting.case.transaction_version == 2:
+        return "cut off"  # perhaps: a repetition was open when the id was taken
+    if transaction.taken_by != TASK or not 0 <= distance <= 1 + MAX_REPEATS:
+        return "unknown"
+    match transaction.state:
+        case "Ongoing":
+            return "committed" if distance else "open"
+        case "PrepareCommit" | "CompleteCommit":
+            return "committed"
+        case "PrepareAbort" | "CompleteAbort":
+            return "aborted" if distance <= 1 else "cut off"
+    return "unknown"

@@ -171,7 +171,6 @@ def look_after(prepared: PreparedTransaction, partition: TopicPartition) -> None
         if ended[prepared.transactional_id].end is TransactionEnd.FAILED:
             print(ended[prepared.transactional_id].error)
         fenced = assert_type(client.fence(["orders-1"]), dict[str, ProducerIdentity])
-        client.abort_fenced(fenced, "group")
         client.take_over(fenced)
         assert_type(client.list_transactions("orders", [TransactionState.ONGOING]), list[ListedTransaction])
         described = client.describe_transactions(["orders-1"])

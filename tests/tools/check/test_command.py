@@ -96,7 +96,7 @@ def test_a_check_of_a_cluster_in_order_is_green_and_writes_nothing(broker: FakeB
     outcome = run(broker.bootstrap_servers, "--exactly-once", "P")
     assert (outcome.code, outcome.lights(), outcome.last["result"]) == (0, {"green"}, "green")
     checks = ["name", "broker", "broker", "version", "cluster", "topic", "leaders", "replicas", "size", "compression"]
-    checks += ["permission", "permission", "transactional ids", "groups", "transaction time", "leftovers"]
+    checks += ["permission", "permission", "transactional ids", "groups", "transaction time", "leftovers", "control records"]
     assert [each["check"] for each in outcome.results] == checks
     for writing in (ApiKey.INIT_PRODUCER_ID, ApiKey.PRODUCE, ApiKey.ADD_PARTITIONS_TO_TXN, ApiKey.OFFSET_COMMIT):
         assert broker.requests_of(writing) == []
@@ -375,6 +375,17 @@ def test_a_permission_that_is_denied_is_red(
 def test_a_group_without_read_is_red(broker: FakeBroker, run: Any) -> None:
     broker.coordinators.group_operations = 1 << AclOperation.DESCRIBE
     assert "no READ" in run(broker.bootstrap_servers, "--exactly-once", "P").one("groups", "red")["found"]
+
+
+def test_brokers_that_may_skip_control_records_are_named(broker: FakeBroker, run: Any) -> None:
+    broker.supported_features[1]["metadata.version"] = 30
+    certain = run(broker.bootstrap_servers, "--exactly-once", "P").one("control records")
+    assert (certain["result"], certain["found"].partition(" may")[0]) == ("green", "broker 1")
+    broker.topics[TOPIC].operations = 1 << AclOperation.WRITE | 1 << AclOperation.DESCRIBE
+    more = ["--exactly-once", "P", "--option", "markerTopic=markers"]
+    broker.add_topic("markers", 1)
+    suspected = run(broker.bootstrap_servers, *more).one("control records")
+    assert (suspected["result"], suspected["remedy"]) == ("yellow", f"grant the user READ on the topic {TOPIC}")
 
 
 def test_open_transactions_of_the_prefix_are_yellow(broker: FakeBroker, run: Any) -> None:

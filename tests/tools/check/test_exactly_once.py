@@ -10,7 +10,14 @@ from spark_kafka_sink.admin.transaction_operations import ListedTransaction
 from spark_kafka_sink.errors import AuthorizationError, KafkaError, KafkaTimeoutError, UnsupportedVersionError
 from spark_kafka_sink.exactly_once.names import AttemptId, PrefixNames
 from spark_kafka_sink.protocol.permissions import AclOperation
-from spark_kafka_sink.tools.check.exactly_once import CheckedPrefix, judge_groups, judge_ids, judge_leftovers, judge_timeout
+from spark_kafka_sink.tools.check.exactly_once import (
+    CheckedPrefix,
+    judge_control_records,
+    judge_groups,
+    judge_ids,
+    judge_leftovers,
+    judge_timeout,
+)
 from spark_kafka_sink.tools.check.results import Light
 
 NAMES = PrefixNames("orders")
@@ -103,6 +110,7 @@ def transaction(task: int, state: str, names: PrefixNames = NAMES) -> ListedTran
             Light.GREEN,
             "no open transaction; 1 transactional id of tasks without one",
         ),
+        ([transaction(0, "CompleteAbort")], True, Light.GREEN, "no open transaction; 1 aborted one that the next write settles"),
         ([transaction(0, "Ongoing"), transaction(1, "PrepareAbort")], True, Light.YELLOW, "2 open transactions"),
         ([transaction(0, "Ongoing", PrefixNames("orders-2"))], True, Light.GREEN, "no open transaction"),
         ([], False, Light.YELLOW, "not known"),
@@ -114,6 +122,23 @@ def test_what_earlier_writes_have_left_decides_the_light(
     transactions: list[ListedTransaction] | KafkaError, may_describe: bool, light: Light, says: str
 ) -> None:
     result = judge_leftovers(NAMES, transactions, 3, may_describe=may_describe)
+    assert (result.light, says in result.finding) == (light, True)
+
+
+@pytest.mark.parametrize(
+    ("node_ids", "topic", "permissions", "light", "says"),
+    [
+        ([], "t", None, Light.GREEN, "no broker skips them"),
+        ([1], "t", READ, Light.GREEN, "broker 1 may skip them"),
+        ([1, 2], "t", frozenset(), Light.YELLOW, "brokers 1, 2 may skip them"),
+        ([1], "t", None, Light.YELLOW, "not known"),
+        ([1], None, None, Light.GREEN, "with READ on the topics"),
+    ],
+)
+def test_brokers_that_may_skip_control_records_are_judged_by_a_permission(
+    node_ids: list[int], topic: str | None, permissions: Any, light: Light, says: str
+) -> None:
+    result = judge_control_records(node_ids, topic, permissions, 3)
     assert (result.light, says in result.finding) == (light, True)
 
 

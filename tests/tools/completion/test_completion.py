@@ -39,7 +39,7 @@ def complete(request: pytest.FixtureRequest, tmp_path: Path, capsys: pytest.Capt
 def test_tools_and_their_commands_are_completed(complete: Complete) -> None:
     assert complete("pykafka-sink ") == sorted(TOOLS)
     assert complete("pykafka-sink tra") == ["transactions"]
-    assert complete("pykafka-sink transactions ") == ["abort", "commit", "list"]
+    assert complete("pykafka-sink transactions ") == ["abort", "commit", "list", "repair"]
 
 
 def test_flags_are_those_of_the_command(complete: Complete) -> None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from spark_kafka_sink.admin.transaction_client import TransactionClient
-from spark_kafka_sink.exactly_once.fencing import fence_all
-from spark_kafka_sink.exactly_once.names import AttemptId, PrefixNames
+from spark_kafka_sink.exactly_once.fencing import describe, fence_all
+from spark_kafka_sink.exactly_once.names import FIRST_SLOT, AttemptId, PrefixNames, id_number
 from spark_kafka_sink.tools.transactions import command as transactions
 from spark_kafka_sink.tools.transactions.console import Console
 from tests.admin.open_transactions import TOPIC, Writer
@@ -71,8 +71,12 @@ def call(console: ScriptedConsole, command: str, *more: str, prefix: str = "P") 
     return transactions.main([command, "--prefix", prefix, *address, *properties, *more], console)
 
 
-def name(owner: str = "q", task: int = 0, attempt: int = 0, prefix: str = "P") -> str:
-    return PrefixNames(prefix).transactional_id(AttemptId(owner, task, attempt))
+def attempt_id(owner: str = "q", task: int = 0, attempt: int = 0, slot: int = FIRST_SLOT) -> AttemptId:
+    return AttemptId(owner, task, id_number(attempt, slot))
+
+
+def name(owner: str = "q", task: int = 0, attempt: int = 0, prefix: str = "P", slot: int = FIRST_SLOT) -> str:
+    return PrefixNames(prefix).transactional_id(attempt_id(owner, task, attempt, slot))
 
 
 def orphan(broker: FakeBroker, transactional_id: str, *, rows: int = 1, timeout_ms: int = 15 * MINUTE) -> Writer:
@@ -101,4 +105,5 @@ def decided(broker: FakeBroker, *partitions: list[str], owner: str = "q", versio
 def fence(broker: FakeBroker, *tasks: AttemptId) -> None:
     """As a driver does it, or another operator."""
     with TransactionClient({"bootstrap.servers": broker.bootstrap_servers}) as client:
-        fence_all(client, PrefixNames("P"), tasks)
+        names = PrefixNames("P")
+        fence_all(client, names, tasks, describe(client, names, tasks))

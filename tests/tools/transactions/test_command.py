@@ -103,7 +103,7 @@ def test_json_has_one_object_per_line_with_all_that_is_known(broker: FakeBroker,
     (transaction,) = listing(console)
     assert [each["topic"] for each in transaction.pop("partitions")] == ["__consumer_offsets", "t", "t"]
     assert transaction == {
-        "transactional_id": "P-3f2a%2D77-4-2",
+        "transactional_id": "P-3f2a%2D77-4-1002",
         "state": "Ongoing",
         "age_ms": 1_234,
         "time_left_ms": 15 * MINUTE - 1_234,
@@ -115,6 +115,9 @@ def test_json_has_one_object_per_line_with_all_that_is_known(broker: FakeBroker,
         "attempt": 2,
         "producer_id": writer.producer_id,
         "producer_epoch": writer.epoch,
+        "hanging_partitions": [],
+        "marker_hangs": False,
+        "suspicious_partitions": [],
         "last_decision": None,
         "last_decision_error": None,
     }
@@ -278,7 +281,7 @@ def test_ids_with_other_parts_are_left_alone(broker: FakeBroker, console: Script
     assert call(console, "abort") == 0
     assert console.said[1] == "P-q-TASK-ATTEMPT"
     assert console.said[-1] == "Aborted: 1 open transaction."
-    assert (state_of(broker, opened), is_open(broker, other)) == (State.COMPLETE_ABORT, True)
+    assert (state_of(broker, opened), is_open(broker, other)) == (State.COMPLETE_COMMIT, True)
 
 
 def test_names_of_others_cannot_forge_lines(broker: FakeBroker, console: ScriptedConsole) -> None:
@@ -331,7 +334,7 @@ def test_a_wrong_call_exits_with_2(arguments: list[str], capsys: pytest.CaptureF
     assert "usage: pykafka-sink transactions" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("verb", ["list", "abort", "commit"])
+@pytest.mark.parametrize("verb", ["list", "abort", "commit", "repair"])
 def test_the_error_of_options_before_the_command_shows_their_place(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         transactions.main(["--command-property", "ssl.key.password=secret", "--prefix", "p", verb])

@@ -153,7 +153,7 @@ def test_an_end_that_does_not_come_is_reported(broker: FakeBroker, console: Scri
 def test_a_missing_permission_to_abort_is_named_and_what_is_left_is_shown(broker: FakeBroker, console: ScriptedConsole) -> None:
     orphan(broker, name(task=0))
     orphan(broker, name(task=1), rows=2)
-    broker.fail_next(ApiKey.INIT_PRODUCER_ID, Errors.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
+    broker.fail_next(ApiKey.END_TXN, Errors.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
     assert call(console, "abort", "--yes") == 1
     assert "Aborted: 1 open transaction." in console.said
     assert "error: 1 transactional id not ended: [KAFKA_TRANSACTIONAL_ID_AUTHORIZATION_FAILED]" in console.noted[-1]
@@ -161,8 +161,8 @@ def test_a_missing_permission_to_abort_is_named_and_what_is_left_is_shown(broker
     assert "Ongoing" in console.said[-2]  # above the note on unknown versions
 
 
-def test_an_id_that_is_fenced_and_stays_empty_is_aborted(console: ScriptedConsole) -> None:
-    """Brokers before Kafka 4.0 end it only for a user who may READ the group that its transaction is begun with."""
+def test_an_id_that_is_fenced_and_stays_empty_is_put_to_rest_later(console: ScriptedConsole) -> None:
+    """That takes READ on the group which the empty transaction is begun with."""
     with FakeBroker(topics={TOPIC: 6}, versions={ApiKey.END_TXN: (0, 4)}, transaction_version=1) as older:
         console.broker = older
         orphan(older, name())
@@ -171,7 +171,7 @@ def test_an_id_that_is_fenced_and_stays_empty_is_aborted(console: ScriptedConsol
         assert console.said[-1] == "Aborted: 1 open transaction."
         assert state_of(older, name()) is State.EMPTY
         assert call(console, "abort", "--yes") == 0
-        assert state_of(older, name()) is State.COMPLETE_ABORT
+        assert state_of(older, name()) is State.COMPLETE_COMMIT
 
 
 def test_many_transactions_are_aborted_and_the_table_is_cut_off(broker: FakeBroker, console: ScriptedConsole) -> None:
