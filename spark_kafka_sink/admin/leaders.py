@@ -5,10 +5,9 @@ Two answers of DescribeProducers that differ in a producer's last sequence numbe
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from itertools import groupby
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from spark_kafka_sink.admin.operation import Operation, failure, missing_answer_error
 from spark_kafka_sink.errors import KafkaError, printable
@@ -29,7 +28,7 @@ from spark_kafka_sink.protocol.messages.list_offsets import (
 )
 from spark_kafka_sink.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
 from spark_kafka_sink.protocol.permissions import DESCRIBE
-from spark_kafka_sink.protocol.topic_partition import TopicPartition
+from spark_kafka_sink.protocol.topic_partition import TopicPartition, partitions_by_topic
 
 _MAX_TOPICS_PER_LOOK = 200
 _MAX_PARTITIONS_PER_REQUEST = 2_000  # of ListOffsets: the answer has at most 300 bytes for each
@@ -94,9 +93,7 @@ class DescribeProducers(Operation[TopicPartition, dict[int, ActiveProducer]]):
         return DescribeProducersRequest(topics=(TopicRequest(name=item.topic, partition_indexes=(item.partition,)),))
 
     def judge(self, item: TopicPartition, answer: DescribeProducersResponse, version: int) -> dict[int, ActiveProducer]:  # noqa: ARG002
-        partitions = (partition for topic in answer.topics if topic.name == item.topic for partition in topic.partitions)
-        partition = self.require_answer(item, (each for each in partitions if each.partition_index == item.partition))
-        self.check(Errors.for_code(partition.error_code), item, item.topic)
+        partition = _partition_answer(self, item, answer.topics)
         return {
             producer.producer_id: ActiveProducer(
                 producer.producer_epoch,
@@ -125,17 +122,25 @@ class ListEndOffset(Operation[TopicPartition, int | None]):
         return _MAX_PARTITIONS_PER_REQUEST
 
     def message(self, items: Sequence[TopicPartition], node_id: int, version: int) -> ListOffsetsRequest:  # noqa: ARG002
-        topics = []
-        for topic, partitions in groupby(sorted(items), lambda partition: partition.topic):
-            parts = (ListOffsetsPartition(partition_index=each.partition) for each in partitions)
-            topics.append(ListOffsetsTopic(name=topic, partitions=tuple(parts)))
+        topics = (
+            ListOffsetsTopic(
+                name=topic, partitions=tuple(ListOffsetsPartition(partition_index=each.partition) for each in partitions)
+            )
+            for topic, partitions in partitions_by_topic(items).items()
+        )
         return ListOffsetsRequest(isolation_level=self.isolation_level, topics=tuple(topics))
 
     def judge(self, item: TopicPartition, answer: ListOffsetsResponse, version: int) -> int | None:  # noqa: ARG002
-        partitions = (partition for topic in answer.topics if topic.name == item.topic for partition in topic.partitions)
-        partition = self.require_answer(item, (each for each in partitions if each.partition_index == item.partition))
-        self.check(Errors.for_code(partition.error_code), item, item.topic)
-        return partition.offset
+        offset: int = _partition_answer(self, item, answer.topics).offset
+        return offset
 
     def describe(self, item: TopicPartition) -> str:
         return f"ListOffsets of partition {printable(item)}"
+
+
+def _partition_answer(operation: Operation[TopicPartition, Any], item: TopicPartition, topics: Iterable[Any]) -> Any:
+    """What the answer says of this partition. Raises as `require_answer` and `check` do."""
+    partitions = (partition for topic in topics if topic.name == item.topic for partition in topic.partitions)
+    partition = operation.require_answer(item, (each for each in partitions if each.partition_index == item.partition))
+    operation.check(Errors.for_code(partition.error_code), item, item.topic)
+    return partition

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import groupby
-from operator import attrgetter
 from typing import NamedTuple
 
 from spark_kafka_sink.admin.operation import Operation, RetryNeeded, failure, missing_answer_error, retry_or_failure
@@ -29,12 +27,11 @@ from spark_kafka_sink.protocol.messages.offset_fetch import (
     OffsetFetchRequestTopic,
     OffsetFetchResponse,
 )
-from spark_kafka_sink.protocol.topic_partition import TopicPartition
+from spark_kafka_sink.protocol.topic_partition import TopicPartition, partitions_by_topic
 
 MAX_GROUPS_PER_REQUEST = 100
 FIRST_VERSION_WITH_REQUIRE_STABLE = 7
 
-_topic_of = attrgetter("topic")
 _MEMBER_ERRORS = frozenset({Errors.ILLEGAL_GENERATION, Errors.UNKNOWN_MEMBER_ID, Errors.REBALANCE_IN_PROGRESS})
 
 
@@ -135,7 +132,7 @@ class FetchStableOffsets(Operation[OffsetsToFetch, dict[TopicPartition, Committe
 def _topics(partitions: Iterable[TopicPartition]) -> tuple[OffsetFetchRequestTopic, ...]:
     return tuple(
         OffsetFetchRequestTopic(name=topic, partition_indexes=tuple(each.partition for each in topic_partitions))
-        for topic, topic_partitions in groupby(sorted(set(partitions)), _topic_of)
+        for topic, topic_partitions in partitions_by_topic(set(partitions)).items()
     )
 
 
@@ -166,7 +163,7 @@ class CommitOffsets(Operation[OffsetsToCommit, None]):
                     for partition in topic_partitions
                 ),
             )
-            for topic, topic_partitions in groupby(sorted(item.offsets), _topic_of)
+            for topic, topic_partitions in partitions_by_topic(item.offsets).items()
         ]
         return OffsetCommitRequest(group_id=item.group_id, topics=tuple(topics))
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from enum import Enum, StrEnum
-from itertools import groupby
 from typing import Any, NamedTuple
 
 from spark_kafka_sink.admin.operation import Ask, Operation, RetryNeeded, failure, missing_answer_error
@@ -30,7 +29,7 @@ from spark_kafka_sink.protocol.messages.init_producer_id import InitProducerIdRe
 from spark_kafka_sink.protocol.messages.list_transactions import ListTransactionsRequest, ListTransactionsResponse
 from spark_kafka_sink.protocol.permissions import WRITE
 from spark_kafka_sink.protocol.producer_identity import PreparedTransaction, ProducerIdentity
-from spark_kafka_sink.protocol.topic_partition import TopicPartition
+from spark_kafka_sink.protocol.topic_partition import TopicPartition, partitions_by_topic
 
 LATEST_START_MS = 253_402_300_799_999  # the last millisecond of the year 9999: Python has no later dates
 MAX_IDS_PER_REQUEST = 200  # of DescribeTransactions, whose answer lists each transaction's partitions
@@ -240,14 +239,13 @@ class AddPartitions(Operation[AddedPartitions, frozenset[TopicPartition]]):
 
     def message(self, items: Sequence[AddedPartitions], node_id: int, version: int) -> AddPartitionsToTxnRequest:  # noqa: ARG002
         (item,) = items
-        topics = groupby(sorted(item.partitions), lambda partition: partition.topic)
         return AddPartitionsToTxnRequest(
             transactional_id=item.transaction.transactional_id,
             producer_id=item.transaction.producer_id,
             producer_epoch=item.transaction.producer_epoch,
             topics=tuple(
                 AddPartitionsToTxnTopic(name=topic, partitions=tuple(each.partition for each in partitions))
-                for topic, partitions in topics
+                for topic, partitions in partitions_by_topic(item.partitions).items()
             ),
         )
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from itertools import groupby
+from operator import attrgetter
 from typing import NamedTuple
 
 NO_PARTITION = -1  # in place of a partition: it is not given, not decided or not known
@@ -15,3 +18,8 @@ class TopicPartition(NamedTuple):
 
     def __str__(self) -> str:
         return f"{self.topic}-{self.partition}"
+
+
+def partitions_by_topic(partitions: Iterable[TopicPartition]) -> dict[str, list[TopicPartition]]:
+    """The partitions of each topic, as most requests name them; topics and partitions are sorted."""
+    return {topic: list(own_partitions) for topic, own_partitions in groupby(sorted(partitions), attrgetter("topic"))}

@@ -38,7 +38,7 @@ from spark_kafka_sink.protocol.messages.txn_offset_commit import (
 from spark_kafka_sink.protocol.permissions import READ, to_grant
 from spark_kafka_sink.protocol.producer_identity import LAST_USED_EPOCH, NO_PRODUCER, ProducerIdentity
 from spark_kafka_sink.protocol.schema import Request
-from spark_kafka_sink.protocol.topic_partition import TopicPartition
+from spark_kafka_sink.protocol.topic_partition import TopicPartition, partitions_by_topic
 
 logger = logging.getLogger(__name__)
 
@@ -312,7 +312,7 @@ class AddPartitionsToTxnHandler(_TransactionRequest):
     def message(self) -> AddPartitionsToTxnRequest:
         topics = tuple(
             AddPartitionsToTxnTopic(name=topic, partitions=tuple(each.partition for each in topic_partitions))
-            for topic, topic_partitions in groupby(sorted(self.partitions), attrgetter("topic"))
+            for topic, topic_partitions in partitions_by_topic(self.partitions).items()
         )
         return AddPartitionsToTxnRequest(**self._common_fields, topics=topics)
 

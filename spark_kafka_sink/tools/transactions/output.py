@@ -8,12 +8,11 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
-from itertools import groupby
 
 from spark_kafka_sink.errors import KafkaError, printable
 from spark_kafka_sink.exactly_once.ledger_records import Decision
 from spark_kafka_sink.exactly_once.names import shown_owner
-from spark_kafka_sink.protocol.topic_partition import TopicPartition
+from spark_kafka_sink.protocol.topic_partition import TopicPartition, partitions_by_topic
 from spark_kafka_sink.tools.transactions.survey import Survey, SurveyedTransaction
 from spark_kafka_sink.tools.transactions.verdicts import Obstacle, Verdict
 from spark_kafka_sink.tools.words import counted
@@ -121,8 +120,8 @@ def duration(ms: int) -> str:
 
 def partitions_text(partitions: Iterable[TopicPartition]) -> str:
     """Write partitions in ranges, by topic: orders: 0-5, 7; events: 0."""
-    by_topic = groupby(sorted(partitions), key=lambda each: each.topic)
-    text = "; ".join(f"{topic}: {_ranges([each.partition for each in parts])}" for topic, parts in by_topic)
+    by_topic = partitions_by_topic(partitions)
+    text = "; ".join(f"{topic}: {_ranges([each.partition for each in parts])}" for topic, parts in by_topic.items())
     return printable(text, MAX_PARTITIONS_WIDTH) or NONE
 
 

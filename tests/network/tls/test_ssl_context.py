@@ -33,16 +33,6 @@ WAIT_SECONDS = 10
 
 
 @pytest.fixture(scope="module")
-def authority() -> Authority:
-    return Authority("ca")
-
-
-@pytest.fixture(scope="module")
-def me(authority: Authority) -> Certificate:
-    return authority.issue("me", hosts=())
-
-
-@pytest.fixture(scope="module")
 def truststore(authority: Authority, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """PKCS12 from keytool, password changeit."""
     return keytool_truststore(authority, tmp_path_factory.mktemp("store") / "ts.p12", "changeit")

@@ -20,16 +20,6 @@ CANARY = "hunter2-canary"
 needs_openssl = pytest.mark.skipif(shutil.which("openssl") is None, reason="there is no openssl command")
 
 
-@pytest.fixture(scope="module")
-def authority() -> Authority:
-    return Authority("ca")
-
-
-@pytest.fixture(scope="module")
-def me(authority: Authority) -> Certificate:
-    return authority.issue("me", hosts=())
-
-
 def context_of(**options: object) -> ssl.SSLContext:
     return client_context(network_config(security_protocol="SSL", **options))
 
